@@ -1,0 +1,93 @@
+package router
+
+import "fmt"
+
+// Signal is what is known, while one layer runs, about the routing of a later one.
+type Signal struct {
+	// Scores holds Rows x Rule.Experts router scores: the target layer's norm and router applied to today's state, one
+	// row a token of the batch.
+	Scores []float32
+	Rows   int
+	Rule   *Rule // the target layer's own rule
+}
+
+// Row is the signal of row i alone.
+func (s Signal) Row(i int) Signal {
+	n := s.Rule.Experts
+	return Signal{Scores: s.Scores[i*n : (i+1)*n], Rows: 1, Rule: s.Rule}
+}
+
+// check panics where the parts of a signal do not fit together.
+func (s Signal) check() {
+	if s.Rule == nil {
+		panic("router: a signal without the target layer's rule")
+	}
+	if s.Rows < 1 || len(s.Scores) != s.Rows*s.Rule.Experts {
+		panic(fmt.Sprintf("router: a signal has %d scores for %d rows of %d experts", len(s.Scores), s.Rows, s.Rule.Experts))
+	}
+}
+
+// Predictor guesses the experts of a layer ahead and learns from the truth. It is used by one walk through the layers
+// at a time, from one goroutine.
+type Predictor interface {
+	// Predict ranks the experts that layer target will likely need, seen from layer at, the likeliest first. It fills
+	// dst with at most len(dst) of them and returns that part of dst. It changes nothing that a later Predict depends on.
+	Predict(dst []int32, at, target int, s Signal) []int32
+	// Observe tells the true choice of a layer: rows x K expert numbers, in row order, in selection order within a row.
+	Observe(layer int, chosen []int32)
+}
+
+// GateAhead takes the target layer's router at its word although it looks at an earlier state. For one row it ranks by
+// the layer's own rule, bias and groups included; for several rows each row votes for its K best, and the ranking is by
+// votes, ties by lower expert number, experts without a vote left out. A row with a NaN or +Inf score has no guess: the
+// layer itself will report it.
+//
+// The zero value is ready; it allocates nothing once it has seen its largest rule.
+type GateAhead struct {
+	scratch Scratch
+	ids     []int32
+	votes   []float32
+}
+
+var _ Predictor = (*GateAhead)(nil)
+
+// Predict implements Predictor.
+func (g *GateAhead) Predict(dst []int32, at, target int, s Signal) []int32 {
+	s.check()
+	if target <= at {
+		panic(fmt.Sprintf("router: a guess at layer %d about layer %d, which is not ahead", at, target))
+	}
+	r := s.Rule
+	if s.Rows == 1 {
+		n, err := r.rank(s.Scores, dst, &g.scratch)
+		if err != nil {
+			return dst[:0]
+		}
+		return dst[:n]
+	}
+	if len(g.ids) < r.K {
+		g.ids = make([]int32, r.K)
+	}
+	if len(g.votes) < r.Experts {
+		g.votes = make([]float32, r.Experts)
+	}
+	votes := g.votes[:r.Experts]
+	clear(votes)
+	for i := range s.Rows {
+		n, err := r.rank(s.Row(i).Scores, g.ids[:r.K], &g.scratch)
+		if err != nil {
+			continue
+		}
+		for _, id := range g.ids[:n] {
+			votes[id]++
+		}
+	}
+	n := best(dst, votes, nil, r.Experts)
+	for n > 0 && votes[dst[n-1]] == 0 {
+		n--
+	}
+	return dst[:n]
+}
+
+// Observe implements Predictor; the plain gate learns nothing.
+func (g *GateAhead) Observe(layer int, chosen []int32) {}
