@@ -1,0 +1,127 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"math"
+
+	"terrace/compute"
+	"terrace/internal/fmath"
+)
+
+// attendBlock is the number of positions after which attention folds its scores; block borders are multiples of it.
+const attendBlock = 64
+
+// Attend sets out to the attention of one query head over n >= 1 keys at positions first..first+n-1: the sum of values
+// weighted by softmax(scale * q.k). Key i (0 <= i < n) starts at byte i*kstride of k and has len(q) elements of type kt;
+// value i starts at byte i*vstride of v and has len(out) elements of type vt.
+//
+// Order: positions in blocks of 64 by absolute position. Per block, scores are the float dot product times scale; M is
+// the running maximum; when it rises, sum and out are multiplied by exp(old-new); weights exp(score-M) are summed in
+// order from zero and added to the running sum; out_j = fma(weight, v_j, out_j) in order. At the end out is multiplied
+// by the reciprocal of the sum. exp and the reciprocal are those of fmath.
+func Attend(out, q []float32, kt, vt compute.KVType, k, v []byte, kstride, vstride, first, n int, scale float32, s *Scratch) {
+	if n < 1 || first < 0 || len(q) == 0 || len(out) == 0 {
+		panicf("kernels: attention of %d keys from position %d, heads of %d and %d elements", n, first, len(q), len(out))
+	}
+	if need := (n-1)*kstride + len(q)*int(kt.Size()); kstride < 0 || len(k) < need {
+		panicf("kernels: %d bytes of keys, attention reads %d", len(k), need)
+	}
+	if need := (n-1)*vstride + len(out)*int(vt.Size()); vstride < 0 || len(v) < need {
+		panicf("kernels: %d bytes of values, attention reads %d", len(v), need)
+	}
+	m := attention{out: out, q: q, kt: kt, vt: vt, k: k, v: v, kstride: kstride, vstride: vstride,
+		first: first, n: n, scale: scale}
+	current().attend(&m, s)
+}
+
+// attention is one call of Attend, checked.
+type attention struct {
+	out, q           []float32
+	kt, vt           compute.KVType
+	k, v             []byte
+	kstride, vstride int
+	first, n         int
+	scale            float32
+}
+
+// fold is the running state of an online softmax.
+type fold struct {
+	max, sum float32
+	any      bool
+}
+
+// next takes the largest score of a block and returns the factor for what was summed before; 1 when nothing changes.
+func (f *fold) next(top float32) (factor float32) {
+	if !f.any {
+		f.any, f.max = true, top
+		return 1
+	}
+	if !(top > f.max) {
+		return 1
+	}
+	factor = fmath.Exp(f.max - top)
+	f.max = top
+	f.sum = float32(f.sum * factor)
+	return factor
+}
+
+// blockEnd returns how many of the keys from index i on share its block.
+func (m *attention) blockEnd(i int) int {
+	return min(m.n-i, attendBlock-(m.first+i)%attendBlock)
+}
+
+func attendGeneric(m *attention, s *Scratch) {
+	s.scores = grow(s.scores, attendBlock)
+	s.row = grow(s.row, max(len(m.q), len(m.out)))
+	clear(m.out)
+	var f fold
+	for i := 0; i < m.n; {
+		nb := m.blockEnd(i)
+		p := s.scores[:nb]
+		key := s.row[:len(m.q)]
+		top := float32(math.Inf(-1))
+		for j := range p {
+			widenKV(m.kt, key, m.k[(i+j)*m.kstride:])
+			p[j] = float32(dotGeneric(key, m.q) * m.scale)
+			if p[j] > top {
+				top = p[j]
+			}
+		}
+		if factor := f.next(top); factor != 1 {
+			for j := range m.out {
+				m.out[j] = float32(m.out[j] * factor)
+			}
+		}
+		sum := float32(0)
+		for j, x := range p {
+			p[j] = fmath.Exp(x - f.max)
+			sum += p[j]
+		}
+		f.sum += sum
+		val := s.row[:len(m.out)]
+		for j, w := range p {
+			widenKV(m.vt, val, m.v[(i+j)*m.vstride:])
+			for e, x := range val {
+				m.out[e] = fmath.Fma(w, x, m.out[e])
+			}
+		}
+		i += nb
+	}
+	inv := fmath.Recip(f.sum)
+	for j := range m.out {
+		m.out[j] = float32(m.out[j] * inv)
+	}
+}
+
+// widenKV reads len(dst) elements of a KV cache.
+func widenKV(t compute.KVType, dst []float32, b []byte) {
+	if t == compute.KVF32 {
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+		return
+	}
+	for i := range dst {
+		dst[i] = half(b[2*i:])
+	}
+}

@@ -1,0 +1,93 @@
+package kernels
+
+import (
+	"math"
+
+	"terrace/internal/fmath"
+)
+
+func sameLen(name string, n int, lens ...int) {
+	for _, l := range lens {
+		if l != n {
+			panicf("kernels: %s of slices of %d and %d elements", name, n, l)
+		}
+	}
+}
+
+// RMSNorm sets dst to x/sqrt(mean(x^2)+eps)*w; all three have the same length and dst may be x. Squares are exact in
+// float64 and summed in 8 accumulators by index modulo 8, joined by halves; the scale is rounded to float32 once, then
+// dst = (x*scale)*w.
+func RMSNorm(dst, x, w []float32, eps float32) {
+	sameLen("RMSNorm", len(x), len(dst), len(w))
+	if len(x) > 0 {
+		current().rmsNorm(dst, x, w, eps)
+	}
+}
+
+// normScale turns the sum of squares of n elements into the factor of RMSNorm.
+func normScale(sum float64, n int, eps float32) float32 {
+	return float32(1 / math.Sqrt(sum/float64(n)+float64(eps)))
+}
+
+func rmsNormGeneric(dst, x, w []float32, eps float32) {
+	var acc [8]float64
+	for i, v := range x {
+		acc[i&7] += float64(float64(v) * float64(v))
+	}
+	for h := 4; h > 0; h /= 2 {
+		for i := range h {
+			acc[i] += acc[i+h]
+		}
+	}
+	scale := normScale(acc[0], len(x), eps)
+	for i, v := range x {
+		dst[i] = float32(float32(v*scale) * w[i])
+	}
+}
+
+// RopeNeox rotates one head in place: the pairs (x[j], x[j+h]) by the angles with the cosines cos[j] and sines sin[j],
+// h = len(cos) = len(sin), 2h <= len(x); elements from 2h on stay. Products and sums are rounded one by one.
+func RopeNeox(x, cos, sin []float32) {
+	h := len(cos)
+	sameLen("RopeNeox", h, len(sin))
+	if len(x) < 2*h {
+		panicf("kernels: RopeNeox of %d pairs in a head of %d", h, len(x))
+	}
+	lo, hi := x[:h], x[h:2*h]
+	for j, c := range cos {
+		s := sin[j]
+		a, b := lo[j], hi[j]
+		lo[j] = float32(a*c) - float32(b*s)
+		hi[j] = float32(a*s) + float32(b*c)
+	}
+}
+
+// SiluMul sets dst to silu(gate)*up; all three have the same length and dst may be either.
+func SiluMul(dst, gate, up []float32) {
+	sameLen("SiluMul", len(dst), len(gate), len(up))
+	if len(dst) > 0 {
+		current().siluMul(dst, gate, up)
+	}
+}
+
+func siluMulGeneric(dst, gate, up []float32) {
+	for i, g := range gate {
+		dst[i] = float32(fmath.Silu(g) * up[i])
+	}
+}
+
+// Add adds x to dst, which has the same length.
+func Add(dst, x []float32) {
+	sameLen("Add", len(dst), len(x))
+	for i, v := range x {
+		dst[i] += v
+	}
+}
+
+// AddScaled adds w*x to dst, which has the same length; the product is rounded before the sum.
+func AddScaled(dst, x []float32, w float32) {
+	sameLen("AddScaled", len(dst), len(x))
+	for i, v := range x {
+		dst[i] += float32(w * v)
+	}
+}

@@ -1,0 +1,79 @@
+package kernels
+
+import (
+	"sync/atomic"
+
+	"terrace/gguf"
+)
+
+// Level is a set of instructions that kernels use. Every level gives the same bits.
+type Level uint8
+
+// The levels. One that this machine or this build lacks falls to the next lower one.
+const (
+	LevelGeneric Level = iota // portable Go
+	LevelAVX2                 // AVX2, FMA, F16C
+	LevelAVX512               // AVX-512 F, BW, VL, DQ and VNNI
+)
+
+func (l Level) String() string {
+	switch l {
+	case LevelAVX512:
+		return "avx512-vnni"
+	case LevelAVX2:
+		return "avx2"
+	}
+	return "generic"
+}
+
+// level binds the functions of one Level. Entries of product and decode are nil where the portable code serves.
+type level struct {
+	id       Level
+	product  [len(weightTable)]func(m *product, s *Scratch)
+	decode   [len(weightTable)]func(dst []float32, w []byte)
+	dots     func(dst []float32, ld int, w, x []float32)
+	quant32  func(q []int8, d []float32, sums []int16, x []float32)
+	quant256 func(q []int8, d []float32, sums []int16, x []float32)
+	toHalf   func(dst []byte, src []float32)
+	rmsNorm  func(dst, x, w []float32, eps float32)
+	siluMul  func(dst, gate, up []float32)
+	attend   func(m *attention, s *Scratch)
+}
+
+var generic = level{
+	id:       LevelGeneric,
+	dots:     dotsGeneric,
+	quant32:  quant32Generic,
+	quant256: quant256Generic,
+	toHalf:   toHalfGeneric,
+	rmsNorm:  rmsNormGeneric,
+	siluMul:  siluMulGeneric,
+	attend:   attendGeneric,
+}
+
+func init() {
+	for _, t := range []gguf.Type{gguf.F32, gguf.F16, gguf.BF16} {
+		generic.decode[t] = func(dst []float32, w []byte) { widenGeneric(t, dst, w) }
+	}
+	active.Store(levels()[best()])
+}
+
+var active atomic.Pointer[level]
+
+func current() *level { return active.Load() }
+
+// levels lists what this machine can run, lowest first; index is the Level.
+func levels() []*level { return append([]*level{&generic}, vector()...) }
+
+func best() Level { return Level(len(levels()) - 1) }
+
+// Features names the instructions in use: "avx512-vnni", "avx2" or "generic".
+func Features() string { return current().id.String() }
+
+// SetLevel makes all kernels use level l, or the best one below it that this machine has, until restore is called. It is
+// for tests and benches: it acts on the whole process.
+func SetLevel(l Level) (restore func()) {
+	old := current()
+	active.Store(levels()[min(l, best())])
+	return func() { active.Store(old) }
+}

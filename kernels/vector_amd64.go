@@ -1,0 +1,6 @@
+//go:build amd64 && !noasm
+
+package kernels
+
+// vector lists the levels above the generic one.
+func vector() []*level { return nil }
