@@ -1,0 +1,137 @@
+package tokenizer
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"terrace/gguf"
+)
+
+// unpack reads a file of testdata, through gzip where its name says so.
+func unpack(t testing.TB, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile("../testdata/" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.HasSuffix(path, ".gz") {
+		z, err := gzip.NewReader(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err = io.ReadAll(z); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}
+
+func metadataOf(t testing.TB, path string) *gguf.Metadata {
+	t.Helper()
+	b := unpack(t, path)
+	f, err := gguf.OpenReader(bytes.NewReader(b), int64(len(b)), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Metadata
+}
+
+var (
+	loadedMu sync.Mutex
+	loaded   = map[string]*Tokenizer{}
+)
+
+// load returns the tokenizer of a fixture, once read.
+func load(t testing.TB, path string) *Tokenizer {
+	t.Helper()
+	loadedMu.Lock()
+	defer loadedMu.Unlock()
+	if tok := loaded[path]; tok != nil {
+		return tok
+	}
+	tok, err := New(metadataOf(t, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tok.Warnings()) > 0 {
+		t.Errorf("%s: warnings %q", path, tok.Warnings())
+	}
+	loaded[path] = tok
+	return tok
+}
+
+const (
+	qwen3    = "tokenizers/qwen3.gguf.gz"
+	toyVocab = "golden/qwen3/model.gguf.gz"
+)
+
+// vocabulary is a small one made by hand: 256 bytes, then further tokens of given kinds.
+type vocabulary struct {
+	extra  []string
+	kinds  []int32 // of extra; normal where it is shorter
+	merges []string
+	more   []gguf.Field
+	pre    string // "" leaves the key out
+}
+
+func (v vocabulary) fields() []gguf.Field {
+	var tokens []string
+	var kinds []int32
+	for _, r := range printable {
+		tokens = append(tokens, string(r))
+		kinds = append(kinds, kindNormal)
+	}
+	for i, s := range v.extra {
+		tokens = append(tokens, s)
+		if i < len(v.kinds) {
+			kinds = append(kinds, v.kinds[i])
+		} else {
+			kinds = append(kinds, kindNormal)
+		}
+	}
+	f := []gguf.Field{{Key: "tokenizer.ggml.model", Value: "gpt2"}}
+	if v.pre != "" {
+		f = append(f, gguf.Field{Key: "tokenizer.ggml.pre", Value: v.pre})
+	}
+	f = append(f, gguf.Field{Key: "tokenizer.ggml.tokens", Value: tokens}, gguf.Field{Key: "tokenizer.ggml.token_type", Value: kinds},
+		gguf.Field{Key: "tokenizer.ggml.merges", Value: v.merges})
+	for _, m := range v.more {
+		found := false
+		for i := range f {
+			if f[i].Key == m.Key {
+				f[i], found = m, true
+			}
+		}
+		if !found {
+			f = append(f, m)
+		}
+	}
+	return f
+}
+
+func metadataFrom(t testing.TB, fields []gguf.Field) *gguf.Metadata {
+	t.Helper()
+	var b bytes.Buffer
+	if err := gguf.Write(&b, gguf.WriteFile{Metadata: fields}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := gguf.OpenReader(bytes.NewReader(b.Bytes()), int64(b.Len()), "test.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Metadata
+}
+
+func (v vocabulary) load(t testing.TB) *Tokenizer {
+	t.Helper()
+	tok, err := New(metadataFrom(t, v.fields()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}

@@ -1,0 +1,128 @@
+// Package tokenizer turns text into token ids and back, by the vocabulary that a GGUF file carries. It knows no
+// chat template, no tensor and no sampling.
+package tokenizer
+
+import (
+	"sync"
+)
+
+// The kinds of tokens, as the file numbers them. Tokens of kind undefined and byte are treated like normal ones.
+const (
+	kindUndefined = iota
+	kindNormal
+	kindUnknown
+	kindControl
+	kindUserDefined
+	kindUnused
+	kindByte
+	kindCount
+
+	kindMask = 0x0f
+	// guarded marks what text from a user must never become: the file, or the text of the token, says that it controls
+	// the model. A correction can make such a token user-defined for the output; the mark stays.
+	guarded = 0x80
+)
+
+// Tokenizer is one vocabulary. All methods may be called from several goroutines at once.
+type Tokenizer struct {
+	text     texts  // as the file spells it
+	piece    texts  // bytes each token stands for, special ones included
+	kind     []byte // kind | guarded
+	index    *textIndex
+	bpe      bpe
+	split    splitter
+	special  *matcher
+	scratch  sync.Pool
+	bos      int32
+	eos      int32
+	eot      int32
+	addBOS   bool
+	addEOS   bool
+	eog      map[int32]bool
+	warnings []string
+}
+
+// Vocab is the number of tokens; ids run from 0 to Vocab()-1.
+func (t *Tokenizer) Vocab() int { return t.text.len() }
+
+// BOS is the id that begins a sequence, -1 if there is none.
+func (t *Tokenizer) BOS() int32 { return t.bos }
+
+// EOS is the id that ends a sequence, -1 if there is none.
+func (t *Tokenizer) EOS() int32 { return t.eos }
+
+// EOT is the id that ends a turn, -1 if there is none. A file that does not name it gets it by its text.
+func (t *Tokenizer) EOT() int32 { return t.eot }
+
+// AddBOS reports whether a sequence begins with BOS when special tokens are added.
+func (t *Tokenizer) AddBOS() bool { return t.addBOS }
+
+// AddEOS reports whether a sequence ends with EOS when special tokens are added.
+func (t *Tokenizer) AddEOS() bool { return t.addEOS }
+
+// IsEOG reports whether id ends the generation: the end of the sequence, of a turn or a message, and the
+// tokens that stand for these in known vocabularies.
+func (t *Tokenizer) IsEOG(id int32) bool { return t.eog[id] }
+
+// EOG lists the ids that end the generation, in no order.
+func (t *Tokenizer) EOG() []int32 {
+	ids := make([]int32, 0, len(t.eog))
+	for id := range t.eog {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// IsControl reports whether id is a control or unknown token: one that has no text of its own in the output.
+func (t *Tokenizer) IsControl(id int32) bool {
+	if !t.known(id) {
+		return false
+	}
+	k := t.kind[id] & kindMask
+	return k == kindControl || k == kindUnknown
+}
+
+// Text is the token's text as the vocabulary spells it (a space reads "Ġ" there), "" for an id outside the
+// vocabulary.
+func (t *Tokenizer) Text(id int32) string {
+	if !t.known(id) {
+		return ""
+	}
+	return string(t.text.at(id))
+}
+
+// Lookup finds a token by the spelling that Text gives.
+func (t *Tokenizer) Lookup(text string) (int32, bool) {
+	id := t.index.find([]byte(text))
+	return max(id, 0), id >= 0
+}
+
+// Warnings tells, one line each, what New found odd about the file but could work with.
+func (t *Tokenizer) Warnings() []string { return t.warnings }
+
+func (t *Tokenizer) known(id int32) bool { return id >= 0 && int(id) < t.text.len() }
+
+// Piece returns the bytes that id stands for in the output: none for a control, unknown or unused token and for an id
+// outside the vocabulary. The bytes may be part of a character, and must not be changed.
+func (t *Tokenizer) Piece(id int32) []byte { return t.bytes(id, false) }
+
+func (t *Tokenizer) bytes(id int32, special bool) []byte {
+	if !t.known(id) || !special && t.IsControl(id) {
+		return nil
+	}
+	return t.piece.at(id)
+}
+
+// Decode returns the bytes that ids stand for, one after the other; they need not be whole characters. With special,
+// control and unknown tokens give their text, otherwise nothing. Ids outside the vocabulary give nothing.
+func (t *Tokenizer) Decode(ids []int32, special bool) []byte {
+	n := 0
+	for _, id := range ids {
+		n += len(t.bytes(id, special))
+	}
+	out := make([]byte, 0, n)
+	for _, id := range ids {
+		out = append(out, t.bytes(id, special)...)
+	}
+	return out
+}
