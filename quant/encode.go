@@ -40,6 +40,20 @@ func encoderOf(t gguf.Type) blockEncoder {
 		return encodeQ5K
 	case gguf.Q6_K:
 		return encodeQ6K
+	case gguf.IQ1S:
+		return encodeIQ1S
+	case gguf.IQ1M:
+		return encodeIQ1M
+	case gguf.IQ2XXS:
+		return encodeIQ2XXS
+	case gguf.IQ2XS:
+		return encodeIQ2XS
+	case gguf.IQ2S:
+		return encodeIQ2S
+	case gguf.IQ3XXS:
+		return encodeIQ3XXS
+	case gguf.IQ3S:
+		return encodeIQ3S
 	case gguf.IQ4NL:
 		return encodeIQ4NL
 	case gguf.IQ4XS:
@@ -60,7 +74,7 @@ func encoderOf(t gguf.Type) blockEncoder {
 	return nil
 }
 
-// Encodable reports whether Encode can write t: every type that Decode reads, but for the grids (IQ1, IQ2, IQ3).
+// Encodable reports whether Encode can write t: every type that Decode reads.
 func Encodable(t gguf.Type) bool { return encoderOf(t) != nil }
 
 // Encode rounds len(src) weights to whole blocks of type t in dst. It makes data for tests: plain rounding to the scales
