@@ -8,7 +8,8 @@ package compute
 import "terrace/gguf"
 
 // Tensor is a matrix of float32 activations, rows x cols, row-major, owned by the backend that made it.
-// Rows is set per batch with SetRows and never exceeds the capacity it was made with.
+// Rows is set per batch with SetRows and never exceeds the capacity it was made with; it must not change between the
+// recording of an operation on the tensor and the next Submit.
 type Tensor interface {
 	Rows() int
 	Cols() int
@@ -90,7 +91,8 @@ type Done interface{ Done() }
 
 // Encoder records the operations of one step and runs them. A backend may run an operation when it is recorded; results
 // are certain after Submit only. Every operation works row by row of its tensors, and a row's result does not depend on
-// the other rows (numeric contract, ARCHITECTURE.md).
+// the other rows (numeric contract, ARCHITECTURE.md). Where two tensors of an operation must have equal rows, the caller
+// has set them with SetRows; shapes that disagree are a programmer's error and panic.
 type Encoder interface {
 	// Embed sets row i of dst to row tokens[i] of w.
 	Embed(dst Tensor, w Weight, tokens []int32)
@@ -111,16 +113,19 @@ type Encoder interface {
 	SwiGLU(dst, gate, up Tensor)
 	// Add adds y to x.
 	Add(x, y Tensor)
-	// ExpertFFN sets row out[i] of parts to down(silu(gate x) * (up x)) of row in[i] of x. e, in and out must stay valid
-	// until Flush or Submit.
-	ExpertFFN(parts Tensor, e *Expert, x Tensor, in, out []int32)
-	// WeightedSum adds to row t of x the sum over r of weights[t*k+r] times row t*k+r of parts, in the order of r.
-	WeightedSum(x, parts Tensor, weights []float32, k int)
+	// CopyRows sets dst to the dst.Rows() rows of x that begin at row first.
+	CopyRows(dst, x Tensor, first int)
+	// ExpertFFN sets row first+i of parts to down(silu(gate x) * (up x)) of row in[i] of x, for each i. Rows of different
+	// calls of one layer must not overlap. e and in must stay valid until Submit.
+	ExpertFFN(parts Tensor, first int, e *Expert, x Tensor, in []int32)
+	// WeightedSum adds to row t of x the sum over r < k, in that order, of weights[t*k+r] times row index[t*k+r] of parts.
+	// The index lets parts stand in the order in which the experts arrived while the sum keeps the router's order.
+	WeightedSum(x, parts Tensor, index []int32, weights []float32, k int)
 	// Read copies the first x.Rows() rows of x to dst; valid after Submit.
 	Read(dst []float32, x Tensor)
 	// OnDone calls d.Done once everything recorded so far has run.
 	OnDone(d Done)
-	// Flush starts what is recorded without waiting for it.
+	// Flush starts what is recorded without waiting for it; a backend that runs on the caller's thread runs it here.
 	Flush()
 	// Submit runs what is recorded and waits for it.
 	Submit() error
@@ -129,7 +134,9 @@ type Encoder interface {
 // Backend makes tensors, weights and caches, and runs operations on them.
 type Backend interface {
 	Name() string
-	// NewTensor makes an activation matrix with room for rows rows.
+	// Supports reports whether weights and experts of type t can be computed with.
+	Supports(t gguf.Type) bool
+	// NewTensor makes an activation matrix with room for rows rows; it has 0 rows until SetRows.
 	NewTensor(rows, cols int) Tensor
 	// NewWeight takes a dense weight whose bytes stay valid and unchanged for the backend's life.
 	NewWeight(m Matrix) (Weight, error)
