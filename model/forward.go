@@ -1,0 +1,354 @@
+package model
+
+import (
+	"context"
+	"fmt"
+
+	"terrace/compute"
+	"terrace/router"
+)
+
+// LogitsMode says of which rows of a batch Forward computes the logits.
+type LogitsMode uint8
+
+// The rows whose logits are wanted.
+const (
+	NoLogits   LogitsMode = iota
+	LastLogits            // of the last token: Vocab values
+	AllLogits             // of every token: tokens x Vocab values
+)
+
+// Batch is what one Forward adds to a sequence.
+type Batch struct {
+	Tokens []int32
+	Logits LogitsMode
+	Out    []float32 // receives the logits; its length is what Logits asks for
+}
+
+// maxAhead is the largest lookahead.
+const maxAhead = 2
+
+// logitBytes bounds the buffer that logits of many rows pass through.
+const logitBytes = 16 << 20
+
+// work holds the buffers of a walk. They grow to the largest batch and are used again by the next.
+type work struct {
+	enc compute.Encoder
+
+	x, h, q, k, v, att, proj compute.Tensor
+	gate, up                 compute.Tensor // dense layers
+	guess                    [maxAhead]compute.Tensor
+	scores                   [maxAhead + 1]compute.Tensor
+	parts                    compute.Tensor // outputs of experts, in order of arrival
+	last, logits             compute.Tensor
+
+	pos        []int32
+	cos, sin   []float32
+	hostScores [maxAhead + 1][]float32 // rows x experts: of the layer itself, then of those ahead
+	choices    []int32                 // rows x top-k experts in the router's order
+	weights    []float32               // their weights
+	index      []int32                 // rows of parts that hold their outputs
+	scratch    router.Scratch
+
+	distinct []int32 // experts of the layer that the batch needs, rising
+	offset   []int32 // experts+1: where an expert's rows begin in rowOf and pairOf
+	rowOf    []int32 // rows of the batch, grouped by expert
+	pairOf   []int32 // places in choices, grouped by expert
+	taken    []bool  // experts handed out already
+}
+
+func newWork(m *Model) *work {
+	c, b, rows := &m.cfg, m.backend, m.maxRows
+	w := &work{enc: b.Encoder()}
+	w.x, w.h, w.proj = b.NewTensor(rows, c.Embd), b.NewTensor(rows, c.Embd), b.NewTensor(rows, c.Embd)
+	w.q, w.att = b.NewTensor(rows, c.Heads*c.KeyDim), b.NewTensor(rows, c.Heads*c.ValDim)
+	w.k, w.v = b.NewTensor(rows, c.KVHeads*c.KeyDim), b.NewTensor(rows, c.KVHeads*c.ValDim)
+	some := min(rows, max(1, logitBytes/4/c.Vocab))
+	w.last, w.logits = b.NewTensor(some, c.Embd), b.NewTensor(some, c.Vocab)
+	if c.Experts == 0 {
+		w.gate, w.up = b.NewTensor(rows, c.FF), b.NewTensor(rows, c.FF)
+		return w
+	}
+	for i := range w.guess {
+		w.guess[i] = b.NewTensor(rows, c.Embd)
+	}
+	for i := range w.scores {
+		w.scores[i] = b.NewTensor(rows, c.Experts)
+	}
+	w.parts = b.NewTensor(rows*c.TopK, c.Embd)
+	w.distinct = make([]int32, 0, c.Experts)
+	w.offset = make([]int32, c.Experts+1)
+	w.taken = make([]bool, c.Experts)
+	return w
+}
+
+// grown is s with n elements, which may be garbage.
+func grown[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
+
+// prepare sets the buffers to a batch of rows rows from position pos on.
+func (w *work) prepare(m *Model, rows, pos, ahead int) {
+	for _, t := range [...]compute.Tensor{w.x, w.h, w.q, w.k, w.v, w.att, w.proj} {
+		t.SetRows(rows)
+	}
+	half := m.rope.pairs
+	w.pos = grown(w.pos, rows)
+	w.cos, w.sin = grown(w.cos, rows*half), grown(w.sin, rows*half)
+	for i := range rows {
+		w.pos[i] = int32(pos + i)
+		m.rope.fill(w.cos[i*half:(i+1)*half], w.sin[i*half:(i+1)*half], pos+i)
+	}
+	c := &m.cfg
+	if c.Experts == 0 {
+		w.gate.SetRows(rows)
+		w.up.SetRows(rows)
+		return
+	}
+	for i := range ahead {
+		w.guess[i].SetRows(rows)
+	}
+	for i := range ahead + 1 {
+		w.scores[i].SetRows(rows)
+		w.hostScores[i] = grown(w.hostScores[i], rows*c.Experts)
+	}
+	n := rows * c.TopK
+	w.parts.SetRows(n)
+	w.choices, w.weights, w.index = grown(w.choices, n), grown(w.weights, n), grown(w.index, n)
+	w.rowOf, w.pairOf = grown(w.rowOf, n), grown(w.pairOf, n)
+}
+
+// Forward appends the tokens of b to st and computes the logits that b asks for. Experts come from src, which may be nil
+// for a dense model. On an error st stands where it stood. Logits do not depend on how tokens were cut into batches.
+func (m *Model) Forward(ctx context.Context, st *State, b Batch, src Source) error {
+	if err := m.check(st, &b); err != nil {
+		return err
+	}
+	w := m.work
+	ahead := 0
+	if m.cfg.Experts > 0 {
+		if src == nil {
+			panic("model: Forward without a source of experts")
+		}
+		ahead = src.Lookahead()
+		if ahead < 0 || ahead > maxAhead {
+			panic(fmt.Sprintf("model: a lookahead of %d layers, want 0 to %d", ahead, maxAhead))
+		}
+	}
+	w.prepare(m, len(b.Tokens), st.pos, ahead)
+	w.enc.Embed(w.x, m.embd, b.Tokens)
+	for i := range m.layers {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m.attention(st, i)
+		if m.layers[i].rule == nil {
+			m.feedForward(i)
+			continue
+		}
+		if err := m.routed(ctx, i, ahead, src); err != nil {
+			return err
+		}
+	}
+	if err := m.output(&b); err != nil {
+		return err
+	}
+	st.pos += len(b.Tokens)
+	return nil
+}
+
+// check says why b cannot be appended to st.
+func (m *Model) check(st *State, b *Batch) error {
+	if m.backend == nil {
+		panic("model: Forward before Bind")
+	}
+	n := len(b.Tokens)
+	switch {
+	case n == 0:
+		return fmt.Errorf("model: an empty batch, want 1 to %d tokens", m.maxRows)
+	case n > m.maxRows:
+		return fmt.Errorf("model: a batch of %d tokens, want at most %d", n, m.maxRows)
+	case n > st.ctx-st.pos:
+		return fmt.Errorf("model: %d tokens after the %d in a context of %d: %w", n, st.pos, st.ctx, ErrContextFull)
+	}
+	for i, id := range b.Tokens {
+		if id < 0 || int(id) >= m.cfg.Vocab {
+			return fmt.Errorf("model: token %d of the batch is %d, outside the vocabulary of %d", i, id, m.cfg.Vocab)
+		}
+	}
+	want := 0
+	switch b.Logits {
+	case LastLogits:
+		want = m.cfg.Vocab
+	case AllLogits:
+		want = n * m.cfg.Vocab
+	}
+	if len(b.Out) != want {
+		panic(fmt.Sprintf("model: room for %d logits, the batch asks for %d", len(b.Out), want))
+	}
+	return nil
+}
+
+// attention adds layer i's attention to the residual.
+func (m *Model) attention(st *State, i int) {
+	w, c, l := m.work, &m.cfg, &m.layers[i]
+	e := w.enc
+	e.RMSNorm(w.h, w.x, l.attnNorm, c.Eps)
+	e.MatMul(w.q, l.q, w.h)
+	e.MatMul(w.k, l.k, w.h)
+	e.MatMul(w.v, l.v, w.h)
+	e.HeadNorm(w.q, l.qNorm, c.KeyDim, c.Eps)
+	e.HeadNorm(w.k, l.kNorm, c.KeyDim, c.Eps)
+	e.RoPE(w.q, c.KeyDim, c.Rope.Dim, w.cos, w.sin)
+	e.RoPE(w.k, c.KeyDim, c.Rope.Dim, w.cos, w.sin)
+	e.Attention(w.att, w.q, w.k, w.v, st.kv, i, w.pos, c.AttnScale)
+	e.MatMul(w.proj, l.attnOut, w.att)
+	e.Add(w.x, w.proj)
+}
+
+// feedForward adds a dense layer's feed-forward part to the residual.
+func (m *Model) feedForward(i int) {
+	w, l := m.work, &m.layers[i]
+	e := w.enc
+	e.RMSNorm(w.h, w.x, l.ffnNorm, m.cfg.Eps)
+	e.MatMul(w.gate, l.gate, w.h)
+	e.MatMul(w.up, l.up, w.h)
+	e.SwiGLU(w.gate, w.gate, w.up)
+	e.MatMul(w.proj, l.down, w.gate)
+	e.Add(w.x, w.proj)
+}
+
+// routed adds layer i's experts to the residual and offers guesses about the next ahead layers.
+func (m *Model) routed(ctx context.Context, i, ahead int, src Source) error {
+	w, c, l := m.work, &m.cfg, &m.layers[i]
+	e := w.enc
+	ahead = min(ahead, len(m.layers)-1-i)
+	e.RMSNorm(w.h, w.x, l.ffnNorm, c.Eps)
+	for k := range ahead {
+		e.RMSNorm(w.guess[k], w.x, m.layers[i+1+k].ffnNorm, c.Eps)
+	}
+	e.MatMul(w.scores[0], l.router, w.h)
+	for k := range ahead {
+		e.MatMul(w.scores[k+1], m.layers[i+1+k].router, w.guess[k])
+	}
+	for k := range ahead + 1 {
+		e.Read(w.hostScores[k], w.scores[k])
+	}
+	if err := e.Submit(); err != nil {
+		return err
+	}
+	rows := w.x.Rows()
+	for r := range rows {
+		at, to := r*c.Experts, r*c.TopK
+		err := l.rule.TopK(w.hostScores[0][at:at+c.Experts], w.choices[to:to+c.TopK], w.weights[to:to+c.TopK], &w.scratch)
+		if err != nil {
+			return fmt.Errorf("layer %d, token %d: %w", i, w.pos[r], err)
+		}
+	}
+	for k := range ahead {
+		src.Hint(i, i+1+k, w.hostScores[k+1], rows)
+	}
+	w.group(c.Experts, c.TopK)
+	req, err := src.Begin(ctx, i, w.distinct, w.choices)
+	if err != nil {
+		return fmt.Errorf("layer %d: %w", i, err)
+	}
+	if err := w.experts(ctx, req); err != nil {
+		// What is recorded still reads the experts that the request holds.
+		if serr := e.Submit(); serr != nil {
+			err = serr
+		}
+		req.Done()
+		return fmt.Errorf("layer %d: %w", i, err)
+	}
+	e.WeightedSum(w.x, w.parts, w.index, w.weights, c.TopK)
+	e.OnDone(req)
+	return nil
+}
+
+// group sorts the choices of a layer by expert.
+func (w *work) group(experts, k int) {
+	clear(w.offset)
+	clear(w.taken)
+	for _, id := range w.choices {
+		w.offset[id+1]++
+	}
+	w.distinct = w.distinct[:0]
+	for id := range experts {
+		if w.offset[id+1] > 0 {
+			w.distinct = append(w.distinct, int32(id))
+		}
+		w.offset[id+1] += w.offset[id]
+	}
+	// offset[id] serves as the expert's write position and ends up as the next one's beginning; then it moves back.
+	for p, id := range w.choices {
+		at := w.offset[id]
+		w.rowOf[at], w.pairOf[at] = int32(p/k), int32(p)
+		w.offset[id]++
+	}
+	copy(w.offset[1:], w.offset[:experts])
+	w.offset[0] = 0
+}
+
+// experts records each expert of the layer as it arrives. Outputs lie in order of arrival; index finds them.
+func (w *work) experts(ctx context.Context, req Request) error {
+	first := int32(0)
+	for req.Left() > 0 {
+		id, x, ok, err := req.Next(ctx, false)
+		if err == nil && !ok {
+			// Nothing is ready: run what has arrived, so that its slots can hold what comes next.
+			if err = w.enc.Submit(); err == nil {
+				req.Recycle()
+				id, x, ok, err = req.Next(ctx, true)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if !ok || w.taken[id] || w.offset[id+1] == w.offset[id] {
+			panic(fmt.Sprintf("model: the source handed out expert %d (%t) out of turn, of %v", id, ok, w.distinct))
+		}
+		w.taken[id] = true
+		from, to := w.offset[id], w.offset[id+1]
+		w.enc.ExpertFFN(w.parts, int(first), x, w.h, w.rowOf[from:to])
+		for j := from; j < to; j++ {
+			w.index[w.pairOf[j]] = first + j - from
+		}
+		first += to - from
+	}
+	if int(first) != len(w.choices) {
+		panic(fmt.Sprintf("model: the source handed out experts for %d of %d choices", first, len(w.choices)))
+	}
+	return nil
+}
+
+// output computes the logits that b asks for, some rows at a time.
+func (m *Model) output(b *Batch) error {
+	w, e, n := m.work, m.work.enc, len(b.Tokens)
+	first := n
+	switch b.Logits {
+	case LastLogits:
+		first = n - 1
+	case AllLogits:
+		first = 0
+	}
+	some := max(1, min(m.maxRows, logitBytes/4/m.cfg.Vocab))
+	out := b.Out
+	for r := first; r < n; r += some {
+		k := min(some, n-r)
+		w.last.SetRows(k)
+		w.logits.SetRows(k)
+		e.CopyRows(w.last, w.x, r)
+		e.RMSNorm(w.last, w.last, m.outNorm, m.cfg.Eps)
+		e.MatMul(w.logits, m.head, w.last)
+		e.Read(out[:k*m.cfg.Vocab], w.logits)
+		out = out[k*m.cfg.Vocab:]
+		if err := e.Submit(); err != nil {
+			return err
+		}
+	}
+	return e.Submit()
+}

@@ -1,0 +1,197 @@
+// Package model turns a GGUF file into a forward pass: it checks the configuration and the tensors of an architecture,
+// says where each dense weight and each expert lies, and walks a batch of tokens through the layers.
+//
+// It reads no tensor data and keeps no experts: the engine brings dense bytes to Bind, and experts come through the
+// interface Source while a layer runs. Arithmetic is the backend's (compute).
+//
+// The main path: [Load] (config.go, tensors.go) answers a [Model]; [Model.Bind] gives it a backend and its dense bytes;
+// [Model.NewState] makes a sequence and [Model.Forward] (forward.go) extends it.
+package model
+
+import (
+	"errors"
+	"fmt"
+
+	"terrace/compute"
+	"terrace/gguf"
+	"terrace/router"
+)
+
+// ErrUnsupported marks a file that is well-formed GGUF but no model this package computes: another architecture, a
+// hyper-parameter without a rule here, a missing, surplus or misshapen tensor, a type without arithmetic.
+var ErrUnsupported = errors.New("model: unsupported")
+
+// ErrContextFull marks a batch that does not fit behind what a sequence already holds.
+var ErrContextFull = errors.New("the context is full")
+
+// DefaultMaxRows is the largest batch of Forward when Options does not say.
+const DefaultMaxRows = 512
+
+// Options configure a Model. The zero value is usable.
+type Options struct {
+	MaxRows int // the most tokens of one Forward; 0: DefaultMaxRows
+}
+
+// DenseTensor is a weight that every token uses: Out rows of In elements.
+type DenseTensor struct {
+	Name string
+	gguf.Extent
+	Type    gguf.Type
+	In, Out int
+}
+
+// Piece is one matrix of an expert: Out rows of In elements.
+type Piece struct {
+	gguf.Extent
+	Type    gguf.Type
+	In, Out int
+}
+
+// Matrix gives p its bytes.
+func (p *Piece) Matrix(data []byte) compute.Matrix {
+	return compute.Matrix{Type: p.Type, In: p.In, Out: p.Out, Data: data}
+}
+
+// ExpertDesc is where an expert lies: three ranges, each with its own type and shard.
+type ExpertDesc struct {
+	Gate, Up, Down Piece
+}
+
+// Bytes is the size of the expert.
+func (d *ExpertDesc) Bytes() int64 { return d.Gate.Length + d.Up.Length + d.Down.Length }
+
+// Footprint is what a model weighs, in bytes.
+type Footprint struct {
+	Dense         int64 // weights that are not routed experts
+	Experts       int64 // all routed experts
+	LargestExpert int64
+}
+
+// layer is one block's weights, set by Bind, and its rule.
+type layer struct {
+	attnNorm, q, k, v, qNorm, kNorm, attnOut compute.Weight
+	ffnNorm                                  compute.Weight
+	gate, up, down                           compute.Weight // dense layers
+	router                                   compute.Weight // layers with experts
+	rule                                     *router.Rule   // nil: dense
+}
+
+// Model is an architecture with its weights. Between Bind and the end it does not change, but its buffers serve one
+// Forward at a time.
+type Model struct {
+	cfg     Config
+	path    string
+	maxRows int
+	dense   []DenseTensor
+	binds   []bind
+	experts [][]ExpertDesc
+	layers  []layer
+	rope    *rope
+
+	embd, outNorm, head compute.Weight
+
+	backend compute.Backend
+	work    *work
+}
+
+// bind says which rows of a dense tensor become which weight.
+type bind struct {
+	tensor      int // index into dense
+	first, rows int
+	to          *compute.Weight
+}
+
+// Load checks that f holds a model of an architecture this package computes and learns where everything lies. Errors name
+// the file and the field or tensor, and wrap ErrUnsupported.
+func Load(f *gguf.File, o Options) (*Model, error) {
+	if o.MaxRows < 0 {
+		panic(fmt.Sprintf("model: batches of at most %d rows", o.MaxRows))
+	}
+	if o.MaxRows == 0 {
+		o.MaxRows = DefaultMaxRows
+	}
+	cfg, err := readConfig(f)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{cfg: cfg, path: f.Path, maxRows: o.MaxRows, rope: newRope(cfg.Rope)}
+	if err := m.readTensors(f); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Config is the model's shape.
+func (m *Model) Config() Config { return m.cfg }
+
+// MaxRows is the most tokens of one Forward.
+func (m *Model) MaxRows() int { return m.maxRows }
+
+// Dense lists every weight that is no routed expert, in the order of the walk. The caller must not change it.
+func (m *Model) Dense() []DenseTensor { return m.dense }
+
+// Experts lists the routed experts of each layer; a dense layer has none. The caller must not change it.
+func (m *Model) Experts() [][]ExpertDesc { return m.experts }
+
+// Rule is the routing rule of a layer, nil for a dense one.
+func (m *Model) Rule(layer int) *router.Rule { return m.layers[layer].rule }
+
+// Footprint adds up the extents.
+func (m *Model) Footprint() Footprint {
+	var p Footprint
+	for i := range m.dense {
+		p.Dense += m.dense[i].Length
+	}
+	for _, l := range m.experts {
+		for i := range l {
+			n := l[i].Bytes()
+			p.Experts += n
+			p.LargestExpert = max(p.LargestExpert, n)
+		}
+	}
+	return p
+}
+
+// KVShape is the geometry of one sequence's cache of ctx positions; its Bytes with ctx 1 are the bytes of a token.
+func (m *Model) KVShape(ctx int, k, v compute.KVType) compute.KVShape {
+	return compute.KVShape{Layers: m.cfg.Layers, Heads: m.cfg.KVHeads, KeyDim: m.cfg.KeyDim, ValDim: m.cfg.ValDim, Context: ctx, K: k, V: v}
+}
+
+// Bind gives the model a backend and the bytes of its dense tensors; lookup answers Length bytes that stay valid and
+// unchanged. It is called once. An error names the tensor; one about a type wraps ErrUnsupported.
+func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
+	if m.backend != nil {
+		panic("model: Bind called twice")
+	}
+	for l, experts := range m.experts {
+		for i := range experts {
+			for _, p := range []*Piece{&experts[i].Gate, &experts[i].Up, &experts[i].Down} {
+				if !b.Supports(p.Type) {
+					return &loadError{fmt.Sprintf("%s: layer %d, expert %d is of type %s, which %s cannot compute", m.path, l, i, p.Type, b.Name())}
+				}
+			}
+		}
+	}
+	for _, x := range m.binds {
+		t := &m.dense[x.tensor]
+		if !b.Supports(t.Type) {
+			return &loadError{fmt.Sprintf("%s: tensor %q is of type %s, which %s cannot compute", m.path, t.Name, t.Type, b.Name())}
+		}
+		data := lookup(t.Name)
+		if int64(len(data)) != t.Length {
+			return fmt.Errorf("%s: tensor %q: %d bytes brought, want %d", m.path, t.Name, len(data), t.Length)
+		}
+		n := t.Type.RowBytes(t.In)
+		w, err := b.NewWeight(compute.Matrix{Type: t.Type, In: t.In, Out: x.rows, Data: data[x.first*n : (x.first+x.rows)*n]})
+		if err != nil {
+			return fmt.Errorf("%s: tensor %q: %w", m.path, t.Name, err)
+		}
+		*x.to = w
+	}
+	if m.cfg.Tied {
+		m.head = m.embd
+	}
+	m.backend = b
+	m.work = newWork(m)
+	return nil
+}

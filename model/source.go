@@ -1,0 +1,99 @@
+package model
+
+import (
+	"context"
+	"fmt"
+
+	"terrace/compute"
+	"terrace/gguf"
+)
+
+// Source is where the routed experts of a forward pass come from. The model declares it and whoever has the experts
+// answers it, so that the model knows no storage. Layers are asked for in rising order, one request at a time.
+type Source interface {
+	// Lookahead is how many layers ahead Hint is wanted: 0, 1 or 2. It is asked once a forward pass.
+	Lookahead() int
+	// Hint offers the router scores of layer target computed on the residual of layer at after its attention, before its
+	// experts: rows x experts, row-major. The slice is valid during the call. Nearer layers come first, and all hints of
+	// a layer come before its Begin.
+	Hint(at, target int, scores []float32, rows int)
+	// Begin asks for the distinct experts, in rising order, that layer needs; choices holds the rows x top-k experts in
+	// the router's order. Both slices are valid until the request is done.
+	Begin(ctx context.Context, layer int, experts, choices []int32) (Request, error)
+}
+
+// Request hands out the experts of one layer in the order in which they become ready. Each expert comes once.
+type Request interface {
+	// Next gives an expert; its matrices are valid until Recycle or Done. With wait false ok is false when none is ready
+	// now; with wait true it blocks until one is, ctx ends or reading failed. It must not be called when Left is 0.
+	Next(ctx context.Context, wait bool) (expert int32, e *compute.Expert, ok bool, err error)
+	// Left is the number of experts not handed out yet.
+	Left() int
+	// Recycle tells that no expert handed out so far is in use any longer. A layer of a large batch may need more experts
+	// than there are slots: then Next can only go on with slots that came back.
+	Recycle()
+	// Done ends the request and releases everything; the experts not handed out are not wanted any more.
+	compute.Done
+}
+
+// Resident is a Source whose experts are all in memory: for tests, and for models that fit.
+type Resident struct {
+	layers [][]compute.Expert
+	ahead  int
+	req    residentRequest
+}
+
+var _ Source = (*Resident)(nil)
+
+// NewResident takes the bytes of each expert matrix from bytes, which answers a view that stays valid, Length bytes
+// long; ahead is the lookahead it asks hints for, and drops.
+func NewResident(m *Model, ahead int, bytes func(e gguf.Extent) ([]byte, error)) (*Resident, error) {
+	r := &Resident{ahead: ahead, layers: make([][]compute.Expert, m.cfg.Layers)}
+	for l, experts := range m.Experts() {
+		r.layers[l] = make([]compute.Expert, len(experts))
+		for i := range experts {
+			d, e := &experts[i], &r.layers[l][i]
+			for _, p := range []struct {
+				from *Piece
+				to   *compute.Matrix
+			}{{&d.Gate, &e.Gate}, {&d.Up, &e.Up}, {&d.Down, &e.Down}} {
+				b, err := bytes(p.from.Extent)
+				if err != nil {
+					return nil, fmt.Errorf("layer %d, expert %d: %w", l, i, err)
+				}
+				if int64(len(b)) != p.from.Length {
+					return nil, fmt.Errorf("layer %d, expert %d: %d bytes, want %d", l, i, len(b), p.from.Length)
+				}
+				*p.to = p.from.Matrix(b)
+			}
+		}
+	}
+	return r, nil
+}
+
+// Lookahead implements Source.
+func (r *Resident) Lookahead() int { return r.ahead }
+
+// Hint implements Source; there is nothing to fetch early.
+func (r *Resident) Hint(at, target int, scores []float32, rows int) {}
+
+// Begin implements Source.
+func (r *Resident) Begin(_ context.Context, layer int, experts, _ []int32) (Request, error) {
+	r.req = residentRequest{experts: r.layers[layer], ids: experts}
+	return &r.req, nil
+}
+
+type residentRequest struct {
+	experts []compute.Expert
+	ids     []int32 // not handed out yet
+}
+
+func (q *residentRequest) Next(context.Context, bool) (int32, *compute.Expert, bool, error) {
+	id := q.ids[0]
+	q.ids = q.ids[1:]
+	return id, &q.experts[id], true, nil
+}
+
+func (q *residentRequest) Left() int { return len(q.ids) }
+func (q *residentRequest) Recycle()  {}
+func (q *residentRequest) Done()     { q.ids = nil }
