@@ -27,7 +27,7 @@ func UE4M3Half(b uint8) float32 {
 	case exp == 0:
 		return man * (1.0 / (1 << 10))
 	}
-	return float32(math.Ldexp(float64(1+man/8), exp-8))
+	return float32(math.Ldexp(float64(8+man), exp-11))
 }
 
 // decodeMXFP4: e u8 @0, qs[16] @1, nibbles as in Q4_0; E8M0Half(e)*FP4x2[q].
