@@ -135,3 +135,5 @@ func (v vocabulary) load(t testing.TB) *Tokenizer {
 	}
 	return tok
 }
+
+func field(name string, v any) gguf.Field { return gguf.Field{Key: "tokenizer.ggml." + name, Value: v} }

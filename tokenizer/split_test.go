@@ -1,0 +1,164 @@
+package tokenizer
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	patternQwen2  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternQwen35 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternGPT2   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)`
+)
+
+// published lists, for one name of each family, the patterns that its splitter must equal.
+var published = map[string][]node{
+	"qwen2":            {compile(patternQwen2)},
+	"qwen35":           {compile(patternQwen35)},
+	"llama-bpe":        {compile(patternLlama3)},
+	"glm4":             {compile(patternLlama3)},
+	"smaug-bpe":        {compile(patternLlama3)},
+	"gpt-2":            {compile(patternGPT2)},
+	"default":          {compile(`[\p{P}\$\+<=>\^~\|]+`), compile(patternGPT2), compile(`\p{N}+`), compile(`[0-9][0-9][0-9]`)},
+	"deepseek-r1-qwen": {compile(patternQwen2)},
+	"exaone4":          {compile(patternGPT2)},
+	"lfm2":             {compile(patternLlama3)},
+}
+
+func piecesOf(name, s string) []string {
+	var out []string
+	at := 0
+	for _, end := range preTokenizers[name].split.ends(nil, s) {
+		out = append(out, s[at:end])
+		at = end
+	}
+	return out
+}
+
+var nasty = []string{
+	"", " ", "  ", "\n", "\r\n", "\t", " \n", "\n ", " \n \n  x", "\n      \n...", "x \r\n\r\n  y", "a  b", "a   \n   b  ",
+	"'s", "'S", "'", "''", "'ſ", "'sx", "'ll'LL'lL'l", "'re've'm'd't", "don't DON'T don’t", " 's", "x's", "'\n", "'é", "1's",
+	"1", "12", "123", "1234", "1234567890", " 1 12 123 1234", "1\n2", "½Ⅳ²3", "٠١٢٣ 12３４", "a1b22c333d4444", "１２3４567",
+	"!", "!!!", " !", "  !!", "!\n\n", " ?!\r\n\r\nx", "!a", "!!a", ".5", "...\n \n", "$a", "$$5", "a_b", "(a)", "<<x>>", "a=b+c^d~e|f`g",
+	"\u00a0", "\u00a0a", "a\u00a0\u00a0b", "\u3000\u3000x", "\u2028x\u2029", "\u0085a", "\v\fx", " \u00a0 x", "\tx", "\t\tx", "\t1", "\t!", "  1", "  !",
+	"e\u0301", "\u0301", "\u0301a", "a\u0301b", "!\u0301", " \u0301", "\u0301\u0301x", "\n\u0301", "1\u0301", "'\u0301s", "नमस्ते दुनिया", "हिन्दी", "สวัสดี", "வணக்கம்",
+	"你好，世界。", "カタカナ ひらがな", "한국어", "مرحبا بالعالم", "👨‍👩‍👧‍👦", "1️⃣", "a\u200bb\u200d", "\ufeffabc", "\x00\x01", "Ａｂ１", "ǅa", "ʰˠ ˈa",
+	"\U0010ffff", "\ufffd", "a\ufffdb", "中1文2", "code();\n\tif x {\r\n\t\treturn\n\t}\n\n\n}", strings.Repeat(" ", 60) + "x", strings.Repeat("\n", 30), strings.Repeat("ab1 ", 20),
+}
+
+func TestSplitters(t *testing.T) {
+	compare := func(name, s string) bool {
+		got, want := piecesOf(name, s), cut(s, published[name]...)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q gives\n%q, want\n%q", name, s, got, want)
+			return false
+		}
+		return true
+	}
+	for name := range published {
+		for _, s := range nasty {
+			compare(name, s)
+			for _, other := range nasty {
+				if len(s)+len(other) < 20 && !compare(name, s+other) {
+					return
+				}
+			}
+		}
+	}
+	// Random texts over an alphabet in which every class and every letter of the patterns is frequent.
+	alphabet := []rune("  \n\r\t'''sStTrevmlLdDab1２½!.$<\u00a0\u3000\u0301\u093eé你ǅ👍\u200d\x00")
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 4000 {
+		var b strings.Builder
+		for range r.IntN(24) {
+			b.WriteRune(alphabet[r.IntN(len(alphabet))])
+		}
+		for name := range published {
+			if !compare(name, b.String()) {
+				return
+			}
+		}
+	}
+}
+
+// TestAliases has every supported name split like one that is compared with its pattern.
+func TestAliases(t *testing.T) {
+	for name, p := range preTokenizers {
+		same := false
+		for known := range published {
+			same = same || preTokenizers[known].split == p.split
+		}
+		if !same {
+			t.Errorf("%s: no published pattern in the test", name)
+		}
+	}
+}
+
+// TestClasses compares every code point with the Go library.
+func TestClasses(t *testing.T) {
+	tab := classes()
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		var want uint8
+		for _, q := range []struct {
+			is  bool
+			bit uint8
+		}{
+			{unicode.IsLetter(r), letter}, {unicode.IsNumber(r), number}, {unicode.IsMark(r), mark},
+			{unicode.IsSpace(r), space}, {r == '\n' || r == '\r', newline}, {unicode.IsPunct(r), punct},
+		} {
+			if q.is {
+				want |= q.bit
+			}
+		}
+		if tab.of(r) != want {
+			t.Fatalf("U+%04X has classes %06b, want %06b", r, tab.of(r), want)
+		}
+	}
+	if len(tab.blocks) > 512 {
+		t.Errorf("%d blocks", len(tab.blocks))
+	}
+}
+
+func TestByteSpelling(t *testing.T) {
+	for b := range 256 {
+		s := appendPrintable(nil, string([]byte{byte(b)}))
+		if back := appendUnprintable(nil, s); len(back) != 1 || back[0] != byte(b) {
+			t.Errorf("byte %d reads back as %v", b, back)
+		}
+	}
+	if got := string(appendPrintable(nil, " \né")); got != "ĠĊÃ©" {
+		t.Errorf("spelled %q", got)
+	}
+	if got := string(appendUnprintable(nil, []byte("你Ġ\xff"))); got != "你 \xff" {
+		t.Errorf("bytes outside the alphabet: %q", got)
+	}
+}
+
+func TestRepair(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{"", ""}, {"aé你👍\x00", "aé你👍\x00"}, {"\x80", "\ufffd"}, {"a\x80b", "a\ufffdb"}, {"\xc3", "\ufffd"}, {"\xc3(", "\ufffd("},
+		{"\xf0\x9f\x98", "\ufffd\ufffd\ufffd"}, {"\xe4\xbd", "\ufffd\ufffd"}, {"\xc0\xaf", "/"}, {"\xe0\x80\xaf", "/"}, {"\xf0\x80\x80\xaf", "/"},
+		{"\xed\xa0\x80", "\xed\xa0\x80"}, {"\xf0\x8d\xa0\x80", "\xed\xa0\x80"}, {"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"}, {"\xf8\x88\x80\x80\x80", "\ufffd\ufffd\ufffd\ufffd\ufffd"},
+		{"\xff\xfe", "\ufffd\ufffd"}, {"\xf4\x8f\xbf\xbf", "\U0010ffff"},
+	} {
+		if got := string(repair(nil, c.in)); got != c.want {
+			t.Errorf("repair(%q) = %q, want %q", c.in, got, c.want)
+		}
+	}
+	// On text that is UTF-8 it changes nothing, and decode agrees with the library.
+	for _, s := range nasty {
+		if got := string(repair(nil, s)); got != s {
+			t.Errorf("repair(%q) = %q", s, got)
+		}
+		for i, want := range s {
+			if r, n := decode(s, i); r != want || n != utf8.RuneLen(want) {
+				t.Errorf("decode(%q, %d) = %U, %d bytes", s, i, r, n)
+			}
+		}
+	}
+}
