@@ -1,0 +1,5 @@
+package tiers
+
+import "testing"
+
+func moreStores(t testing.TB) []maker { return nil }
