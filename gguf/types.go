@@ -44,6 +44,11 @@ const (
 	Q2_0   Type = 42
 )
 
+// lastType is the highest id in use; retired holds the ids below it that no current writer uses.
+const lastType = Q2_0
+
+var retired = []Type{4, 5, 31, 32, 33, 36, 37, 38}
+
 // typeInfo is one row of the ggml type table: elements and bytes per block.
 type typeInfo struct {
 	name        string
@@ -74,9 +79,12 @@ func (t Type) BlockSize() int { return typeTable[t].block }
 // BlockBytes is the number of bytes in one block of t, 0 when t is unknown.
 func (t Type) BlockBytes() int { return typeTable[t].size }
 
-// RowBytes is the number of bytes of a row of n elements. n must be a multiple of BlockSize.
+// RowBytes is the number of bytes of a row of n elements. It panics when t is unknown or n is not a multiple of BlockSize.
 func (t Type) RowBytes(n int) int {
 	i := typeTable[t]
+	if i.block == 0 || n < 0 || n%i.block != 0 {
+		panic(fmt.Sprintf("gguf: RowBytes of %d elements of %s, whose blocks have %d", n, t, i.block))
+	}
 	return n / i.block * i.size
 }
 
