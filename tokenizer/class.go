@@ -17,6 +17,7 @@ const (
 
 // classTable answers the properties of any code point: blocks of 256, equal blocks stored once.
 type classTable struct {
+	ascii  [256]uint8 // the first block again, for a lookup without bounds checks
 	index  [0x1100]uint16
 	blocks [][256]uint8
 }
@@ -26,8 +27,12 @@ func (t *classTable) of(r rune) uint8 { return t.blocks[t.index[r>>8]][r&0xff] }
 // at returns the properties and the length in bytes of the code point at s[i].
 func (t *classTable) at(s string, i int) (uint8, int) {
 	if b := s[i]; b < 0x80 {
-		return t.blocks[0][b], 1 // block 0 is always the first
+		return t.ascii[b], 1
 	}
+	return t.wide(s, i)
+}
+
+func (t *classTable) wide(s string, i int) (uint8, int) {
 	r, n := decode(s, i)
 	return t.of(r), n
 }
@@ -67,5 +72,6 @@ var classes = sync.OnceValue(func() *classTable {
 		}
 		t.index[i] = k
 	}
+	t.ascii = t.blocks[t.index[0]]
 	return t
 })

@@ -62,7 +62,11 @@ func TestMerging(t *testing.T) {
 		r := rand.New(rand.NewPCG(3, 4))
 		words := []string{"the", "in", " ", "a", "aa", "abab", "tion", "你好", "é", "\n", "==", "0", "\xff", "Th", "ing", "\x80"}
 		w := new(scratch)
-		for i := range 1500 {
+		rounds := 1500
+		if raceEnabled {
+			rounds = 100
+		}
+		for i := range rounds {
 			var b strings.Builder
 			for n := 1 + r.IntN(60); b.Len() < n; {
 				b.WriteString(words[r.IntN(len(words))])
@@ -254,7 +258,10 @@ func TestAddSpecial(t *testing.T) {
 // TestLongRuns: what would take minutes if anything were quadratic.
 func TestLongRuns(t *testing.T) {
 	tok := load(t, qwen3)
-	const n = 1 << 18
+	n := 1 << 18
+	if raceEnabled {
+		n = 1 << 14
+	}
 	for name, s := range map[string]string{
 		"letters": strings.Repeat("a", n), "spaces": strings.Repeat(" ", n), "lines": strings.Repeat("\n", n), "punctuation": strings.Repeat(".", n),
 		"marks": strings.Repeat("\u0301", n/2), "openings": strings.Repeat("<", n), "half tokens": strings.Repeat("<|im_", n/5), "tokens": strings.Repeat("<|im_end|>", n/10),

@@ -33,6 +33,13 @@ func unpack(t testing.TB, path string) []byte {
 
 func metadataOf(t testing.TB, path string) *gguf.Metadata {
 	t.Helper()
+	if !strings.HasSuffix(path, ".gz") {
+		f, err := gguf.Open("../testdata/" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Metadata
+	}
 	b := unpack(t, path)
 	f, err := gguf.OpenReader(bytes.NewReader(b), int64(len(b)), path)
 	if err != nil {

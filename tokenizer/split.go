@@ -262,7 +262,14 @@ func contraction(s string, fold bool) int {
 // run returns the end of the run of code points having one of the properties of set, from i on.
 func run(t *classTable, s string, i int, set uint8) int {
 	for i < len(s) {
-		c, n := t.at(s, i)
+		if b := s[i]; b < 0x80 {
+			if t.ascii[b]&set == 0 {
+				break
+			}
+			i++
+			continue
+		}
+		c, n := t.wide(s, i)
 		if c&set == 0 {
 			break
 		}

@@ -64,7 +64,7 @@ func TestSplitters(t *testing.T) {
 		for _, s := range nasty {
 			compare(name, s)
 			for _, other := range nasty {
-				if len(s)+len(other) < 20 && !compare(name, s+other) {
+				if len(s)+len(other) < 20 && !raceEnabled && !compare(name, s+other) {
 					return
 				}
 			}
@@ -73,7 +73,11 @@ func TestSplitters(t *testing.T) {
 	// Random texts over an alphabet in which every class and every letter of the patterns is frequent.
 	alphabet := []rune("  \n\r\t'''sStTrevmlLdDab1２½!.$<\u00a0\u3000\u0301\u093eé你ǅ👍\u200d\x00")
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 4000 {
+	rounds := 4000
+	if raceEnabled {
+		rounds = 200
+	}
+	for range rounds {
 		var b strings.Builder
 		for range r.IntN(24) {
 			b.WriteRune(alphabet[r.IntN(len(alphabet))])
