@@ -60,6 +60,15 @@ type layout struct {
 	bytes int // of a slot
 }
 
+// first is the number of the first piece that has bytes.
+func (l *layout) first() int {
+	i := 0
+	for i < 2 && l.spans[i].length == 0 {
+		i++
+	}
+	return i
+}
+
 // layoutOf places the pieces of d one after another.
 func layoutOf(d *Desc) layout {
 	var l layout

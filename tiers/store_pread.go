@@ -40,7 +40,11 @@ func (p *pool) work() {
 			p.cond.Wait()
 			continue
 		}
+		first := p.begin != nil && piece == r.layout.first()
 		p.mu.Unlock()
+		if first {
+			p.begin(r)
+		}
 		n, err := p.read(r, piece)
 		p.mu.Lock()
 		if p.finish(r, piece, n, err) {
