@@ -29,9 +29,10 @@ func Attend(out, q []float32, kt, vt compute.KVType, k, v []byte, kstride, vstri
 	if need := (n-1)*vstride + len(out)*int(vt.Size()); vstride < 0 || len(v) < need {
 		panicf("kernels: %d bytes of values, attention reads %d", len(v), need)
 	}
-	m := attention{out: out, q: q, kt: kt, vt: vt, k: k, v: v, kstride: kstride, vstride: vstride,
+	s.attn = attention{out: out, q: q, kt: kt, vt: vt, k: k, v: v, kstride: kstride, vstride: vstride,
 		first: first, n: n, scale: scale}
-	current().attend(&m, s)
+	current().attend(&s.attn, s)
+	s.attn = attention{}
 }
 
 // attention is one call of Attend, checked.

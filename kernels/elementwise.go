@@ -29,17 +29,16 @@ func normScale(sum float64, n int, eps float32) float32 {
 	return float32(1 / math.Sqrt(sum/float64(n)+float64(eps)))
 }
 
+func join8f64(a *[8]float64) float64 {
+	return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
+}
+
 func rmsNormGeneric(dst, x, w []float32, eps float32) {
 	var acc [8]float64
 	for i, v := range x {
 		acc[i&7] += float64(float64(v) * float64(v))
 	}
-	for h := 4; h > 0; h /= 2 {
-		for i := range h {
-			acc[i] += acc[i+h]
-		}
-	}
-	scale := normScale(acc[0], len(x), eps)
+	scale := normScale(join8f64(&acc), len(x), eps)
 	for i, v := range x {
 		dst[i] = float32(float32(v*scale) * w[i])
 	}

@@ -26,12 +26,12 @@ func (l Level) String() string {
 	return "generic"
 }
 
-// level binds the functions of one Level. Entries of product and decode are nil where the portable code serves.
+// level binds the functions of one Level. Entries of tiles and decode are nil where the portable code serves.
 type level struct {
 	id       Level
-	product  [len(weightTable)]func(m *product, s *Scratch)
+	tiles    [len(weightTable)]*tiles
 	decode   [len(weightTable)]func(dst []float32, w []byte)
-	dots     func(dst []float32, ld int, w, x []float32)
+	dots     func(dst []float32, ld int, w, x []float32, s *Scratch)
 	quant32  func(q []int8, d []float32, sums []int16, x []float32)
 	quant256 func(q []int8, d []float32, sums []int16, x []float32)
 	toHalf   func(dst []byte, src []float32)
@@ -55,6 +55,7 @@ func init() {
 	for _, t := range []gguf.Type{gguf.F32, gguf.F16, gguf.BF16} {
 		generic.decode[t] = func(dst []float32, w []byte) { widenGeneric(t, dst, w) }
 	}
+	bindVector()
 	active.Store(levels()[best()])
 }
 

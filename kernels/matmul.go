@@ -11,11 +11,14 @@ import (
 
 // Scratch is one worker's working memory. It grows to the largest shape seen and then allocates nothing.
 type Scratch struct {
-	row    []float32 // one decoded weight row
-	acc    []float32 // partial sums of one weight row, one set a column
-	scores []float32 // one block of attention scores
-	super  super
-	run    run
+	row     []float32 // one decoded weight row
+	acc     []float32 // partial sums of one weight row, one set a column
+	scores  []float32 // one block of attention scores
+	super   super
+	run     run
+	tail    [4]float32 // results of which one counts
+	product product    // the call at work; here, because what a function value is given would be allocated
+	attn    attention
 }
 
 // MatMul sets dst[c*ld+r] to the dot product of weight row r and activation row c for r in [r0,r1) and c in [c0,c1).
@@ -45,17 +48,18 @@ func MatMul(dst []float32, ld int, t gguf.Type, w []byte, a *Act, r0, r1, c0, c1
 	case r1 > ld && c1-c0 > 1, len(dst) < (c1-1)*ld+r1:
 		panicf("kernels: results of %d rows and %d columns in %d floats with %d a column", r1, c1, len(dst), ld)
 	}
-	m := product{dst: dst, ld: ld, t: t, w: w, rb: rb, a: a, r0: r0, r1: r1, c0: c0, c1: c1}
+	m := &s.product
+	*m = product{dst: dst, ld: ld, t: t, w: w, rb: rb, a: a, r0: r0, r1: r1, c0: c0, c1: c1}
 	l := current()
-	if a.Kind == ActF32 && kind != ActF32 {
+	switch {
+	case a.Kind == ActF32 && kind != ActF32:
 		m.exact(l, s)
-		return
+	case l.tiles[t] != nil:
+		l.tiles[t].multiply(m, s)
+	default:
+		m.generic(s)
 	}
-	if f := l.product[t]; f != nil {
-		f(&m, s)
-		return
-	}
-	m.generic(s)
+	*m = product{}
 }
 
 // product is one call of MatMul, checked.
@@ -190,12 +194,12 @@ func (m *product) exact(l *level, s *Scratch) {
 	s.row = grow(s.row, n)
 	for r := m.r0; r < m.r1; r++ {
 		decodeRow(l, m.t, s.row, m.row(r))
-		l.dots(m.dst[m.c0*m.ld+r:], m.ld, s.row, m.a.F[m.c0*n:m.c1*n])
+		l.dots(m.dst[m.c0*m.ld+r:], m.ld, s.row, m.a.F[m.c0*n:m.c1*n], s)
 	}
 }
 
 // dotsGeneric sets dst[c*ld] to the dot product of w and the c-th run of len(w) elements of x.
-func dotsGeneric(dst []float32, ld int, w, x []float32) {
+func dotsGeneric(dst []float32, ld int, w, x []float32, _ *Scratch) {
 	n := len(w)
 	for c := range len(x) / n {
 		dst[c*ld] = dotGeneric(w, x[c*n:(c+1)*n])

@@ -2,5 +2,221 @@
 
 package kernels
 
-// vector lists the levels above the generic one.
-func vector() []*level { return nil }
+import (
+	"unsafe"
+
+	"github.com/klauspost/cpuid/v2"
+
+	"terrace/compute"
+	"terrace/gguf"
+	"terrace/internal/fmath"
+)
+
+// vector lists the levels above the generic one that this machine and its system can run.
+func vector() []*level {
+	c := &cpuid.CPU
+	if !c.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C) {
+		return nil
+	}
+	if !c.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI) {
+		return []*level{&avx2}
+	}
+	return []*level{&avx2, &avx512}
+}
+
+var avx2, avx512 level
+
+// bind fills the parts of a level that are the same on all of them.
+func bind(l *level, id Level, f32Rows, f32Cols floatKernel, f16Rows floatKernel, values [2]valueKernel) {
+	l.id = id
+	l.quant32, l.quant256 = quant32Vector, quant256Vector
+	l.toHalf, l.rmsNorm, l.siluMul = toHalfVector, rmsNormVector, siluMulVector
+	l.decode = generic.decode
+	l.decode[gguf.Q8_0] = func(dst []float32, w []byte) { decodeChunks(decodeQ80AVX2, dst, w, 32, 34) }
+	l.decode[gguf.Q4_K] = func(dst []float32, w []byte) { decodeChunks(decodeQ4KAVX2, dst, w, 256, 144) }
+	l.decode[gguf.Q6_K] = func(dst []float32, w []byte) { decodeChunks(decodeQ6KAVX2, dst, w, 256, 210) }
+	l.dots = func(dst []float32, ld int, w, x []float32, s *Scratch) {
+		dotsVector(f32Rows, f32Cols, dst, ld, w, x, s)
+	}
+	scores := [2]floatKernel{compute.KVF16: f16Rows, compute.KVF32: f32Rows}
+	l.attend = func(m *attention, s *Scratch) { attendVector(m, s, scores[m.kt], values[m.vt]) }
+}
+
+// bindVector fills the vector levels; the generic one is complete.
+func bindVector() {
+	bind(&avx2, LevelAVX2, f32RowsAVX2, f32ColsAVX2, f16RowsAVX2, [2]valueKernel{compute.KVF16: valuesF16AVX2, compute.KVF32: valuesF32AVX2})
+	bind(&avx512, LevelAVX512, f32RowsAVX512, f32ColsAVX512, f16RowsAVX512, [2]valueKernel{compute.KVF16: valuesF16AVX512, compute.KVF32: valuesF32AVX512})
+	avx2.tiles = [len(weightTable)]*tiles{
+		gguf.F32:  {rowsF: f32RowsAVX2, colsF: f32ColsAVX2},
+		gguf.F16:  {rowsF: f16RowsAVX2, colsF: f16ColsAVX2},
+		gguf.BF16: {rowsF: bf16RowsAVX2, colsF: bf16ColsAVX2},
+		gguf.Q8_0: {rows: q80RowsAVX2, cols: q80ColsAVX2, single: true},
+		gguf.Q4_K: {rows: q4kRowsAVX2, cols: q4kColsAVX2},
+		gguf.Q6_K: {rows: q6kRowsAVX2, cols: q6kColsAVX2},
+	}
+	avx512.tiles = [len(weightTable)]*tiles{
+		gguf.F32:  {rowsF: f32RowsAVX512, colsF: f32ColsAVX512},
+		gguf.F16:  {rowsF: f16RowsAVX512, colsF: f16ColsAVX512},
+		gguf.BF16: {rowsF: bf16RowsAVX512, colsF: bf16ColsAVX512},
+		gguf.Q8_0: {rows: q80RowsAVX512, cols: q80ColsAVX512, single: true},
+		gguf.Q4_K: {rows: q4kRowsAVX512, cols: q4kColsAVX512},
+		gguf.Q6_K: {rows: q6kRowsAVX512, cols: q6kColsAVX512},
+	}
+}
+
+// callElems bounds the elements that one call of an elementwise function takes: tens of microseconds.
+const callElems = 1 << 16
+
+func decodeChunks(f func(dst *float32, w *byte, blocks int), dst []float32, w []byte, elems, size int) {
+	for len(dst) > 0 {
+		n := min(len(dst)/elems, callElems/elems)
+		f(&dst[0], &w[0], n)
+		dst, w = dst[n*elems:], w[n*size:]
+	}
+}
+
+// dotsVector is dotsGeneric by the F32 kernels: w is the weight row.
+func dotsVector(rows, cols floatKernel, dst []float32, ld int, w, x []float32, s *Scratch) {
+	n := len(w)
+	wb := (*byte)(unsafe.Pointer(&w[0]))
+	c, k := 0, len(x)/n
+	for ; k-c >= 4; c += 4 {
+		cols(&dst[c*ld], ld, wb, 0, &x[c*n], n, 1)
+	}
+	for ; c < k; c++ {
+		rows(&s.tail[0], 0, wb, 0, &x[c*n], n, 1)
+		dst[c*ld] = s.tail[0]
+	}
+}
+
+// quantChunk is the number of scales that one call makes.
+const quantChunk = 64
+
+func quant32Vector(q []int8, d []float32, sums []int16, x []float32) {
+	var s, inv [quantChunk]float32
+	for b := 0; b < len(d); b += quantChunk {
+		n := min(len(d)-b, quantChunk)
+		largestAVX2(&s[0], &x[32*b], n, 32)
+		quantScalesAVX2(&s[0], &inv[0], (n+7)&^7)
+		quant32AVX2(&q[32*b], &sums[b], &inv[0], &x[32*b], n)
+		copy(d[b:b+n], s[:])
+	}
+}
+
+func quant256Vector(q []int8, d []float32, sums []int16, x []float32) {
+	var s, inv [quantChunk]float32
+	for b := 0; b < len(d); b += quantChunk {
+		n := min(len(d)-b, quantChunk)
+		largestAVX2(&s[0], &x[256*b], n, 256)
+		quantScalesAVX2(&s[0], &inv[0], (n+7)&^7)
+		quant256AVX2(&q[256*b], &sums[b*sums256], &inv[0], &x[256*b], n)
+		copy(d[b:b+n], s[:])
+	}
+}
+
+func toHalfVector(dst []byte, src []float32) {
+	for len(src) >= 8 {
+		n := min(len(src)&^7, callElems)
+		toHalfAVX2(&dst[0], &src[0], n)
+		dst, src = dst[2*n:], src[n:]
+	}
+	toHalfGeneric(dst, src)
+}
+
+func rmsNormVector(dst, x, w []float32, eps float32) {
+	n := len(x) &^ 7
+	if n == 0 || n > callElems {
+		rmsNormGeneric(dst, x, w, eps)
+		return
+	}
+	var acc [8]float64
+	sumSquaresAVX2(&x[0], n, &acc[0])
+	for i, v := range x[n:] {
+		acc[i] += float64(float64(v) * float64(v))
+	}
+	scale := normScale(join8f64(&acc), len(x), eps)
+	scaleMulAVX2(&dst[0], &x[0], &w[0], n, scale)
+	for i := n; i < len(x); i++ {
+		dst[i] = float32(float32(x[i]*scale) * w[i])
+	}
+}
+
+func siluMulVector(dst, gate, up []float32) {
+	for len(dst) >= 8 {
+		n := min(len(dst)&^7, callElems)
+		siluMulAVX2(&dst[0], &gate[0], &up[0], n)
+		dst, gate, up = dst[n:], gate[n:], up[n:]
+	}
+	siluMulGeneric(dst, gate, up)
+}
+
+// valueKernel sets out[j] = fma(p[i], v[i][j], out[j]) for rows i < n at distance stride and j < dims, a multiple of 16.
+type valueKernel func(out, p *float32, v *byte, stride, n, dims int)
+
+func attendVector(m *attention, s *Scratch, scores floatKernel, values valueKernel) {
+	s.scores = grow(s.scores, attendBlock)
+	p := (*[attendBlock]float32)(s.scores)
+	clear(m.out)
+	dims := len(m.out) &^ 15
+	var f fold
+	for i := 0; i < m.n; {
+		nb := m.blockEnd(i)
+		key := func(j int) *byte { return &m.k[(i+j)*m.kstride] }
+		switch {
+		case nb >= 4:
+			scores(&p[0], 0, key(0), m.kstride, &m.q[0], len(m.q), nb/4)
+			if nb%4 != 0 {
+				scores(&p[nb-4], 0, key(nb-4), m.kstride, &m.q[0], len(m.q), 1)
+			}
+		default:
+			for j := range nb {
+				scores(&s.tail[0], 0, key(j), 0, &m.q[0], len(m.q), 1)
+				p[j] = s.tail[0]
+			}
+		}
+		whole := (nb + 7) &^ 7
+		for j := nb; j < whole; j++ {
+			p[j] = p[0] // keeps the largest
+		}
+		top := scaleMaxAVX2(&p[0], whole, m.scale)
+		if factor := f.next(top); factor != 1 {
+			if dims > 0 {
+				scaleAVX2(&m.out[0], dims, factor)
+			}
+			for j := dims; j < len(m.out); j++ {
+				m.out[j] = float32(m.out[j] * factor)
+			}
+		}
+		expSubAVX2(&p[0], whole, f.max)
+		sum := float32(0)
+		for _, w := range p[:nb] {
+			sum += w
+		}
+		f.sum += sum
+		if dims > 0 {
+			values(&m.out[0], &p[0], &m.v[i*m.vstride], m.vstride, nb, dims)
+		}
+		if dims < len(m.out) {
+			m.restOfValues(s, p[:nb], i, dims)
+		}
+		i += nb
+	}
+	inv := fmath.Recip(f.sum)
+	if dims > 0 {
+		scaleAVX2(&m.out[0], dims, inv)
+	}
+	for j := dims; j < len(m.out); j++ {
+		m.out[j] = float32(m.out[j] * inv)
+	}
+}
+
+// restOfValues adds the value elements from dims on.
+func (m *attention) restOfValues(s *Scratch, p []float32, first, dims int) {
+	s.row = grow(s.row, len(m.out)-dims)
+	for j, w := range p {
+		widenKV(m.vt, s.row, m.v[(first+j)*m.vstride+dims*int(m.vt.Size()):])
+		for e, x := range s.row {
+			m.out[dims+e] = fmath.Fma(w, x, m.out[dims+e])
+		}
+	}
+}
