@@ -10,7 +10,9 @@
 // names, scopes and control flow only, and every operation is a function of this package (see translator). What that
 // gains: Python's printing, JSON and white space rules exactly, a bound on work and memory whatever the template says, and
 // the origin of each character. Not supported, each an error when the template is compiled: recursive loops, filtered
-// loops over pairs, * in calls, ** outside dict() and namespace(), include, import, block, with and autoescape.
+// loops over pairs, * in calls, ** outside dict() and namespace(), include, import, block, with and autoescape. Known
+// differences from Python: a tuple is a list (and prints as one), upper() of a letter that has no single capital leaves it,
+// integers past 64 bits can be printed and compared but not calculated with.
 //
 // # Input stays text
 //
