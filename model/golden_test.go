@@ -14,6 +14,9 @@ var fixtures = []string{"qwen3", "qwen3moe", "qwen3moe-f32", "qwen3moe-kquants",
 func TestGoldenExact(t *testing.T) {
 	for _, name := range fixtures {
 		t.Run(name, func(t *testing.T) {
+			if raceEnabled && name != "qwen3moe-f32" {
+				t.Skip("slow under the race detector")
+			}
 			g := readGolden(t, name)
 			limit := 1e-3 * g.Std
 			r := newRig(t, unzip(t, "golden", name, "model.gguf.gz"), exact)
@@ -68,6 +71,9 @@ func TestGoldenExact(t *testing.T) {
 func TestGoldenFast(t *testing.T) {
 	for _, name := range fixtures {
 		t.Run(name, func(t *testing.T) {
+			if raceEnabled && name != "qwen3moe-f32" {
+				t.Skip("slow under the race detector")
+			}
 			g := readGolden(t, name)
 			s := setup{cpu: cpu.Options{Threads: 2}, k: compute.KVF32, v: compute.KVF32}
 			data := unzip(t, "golden", name, "model.gguf.gz")
