@@ -182,7 +182,7 @@ func TestBytes(t *testing.T) {
 				c := newCache(t, m, testExperts(5, 16), shards, Options{Slots: 10, TopK: 3, Lookahead: 2, Guesses: 2}, StoreOptions{})
 				defer closeCache(t, c)
 				rng := rand.New(rand.NewPCG(1, 2))
-				for range 30 {
+				for range 15 {
 					for l := 1; l < 5; l++ {
 						for k := 1; k <= 2 && l+k < 5; k++ {
 							c.Prefetch(l+k, distinct(rng, 2, 16))
@@ -198,7 +198,7 @@ func TestBytes(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := c.Stats()
-				if s.Touches != 30*4*3+16 || s.Touches != s.Hits+s.InFlight+s.Misses {
+				if s.Touches != 15*4*3+16 || s.Touches != s.Hits+s.InFlight+s.Misses {
 					t.Errorf("touches %d = %d + %d + %d?", s.Touches, s.Hits, s.InFlight, s.Misses)
 				}
 				if s.DemandBytes == 0 || s.GuessBytes == 0 || s.Evictions == 0 || s.DiskBusy == 0 || s.BytesPerSecond() == 0 {

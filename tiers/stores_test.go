@@ -408,9 +408,9 @@ func TestStress(t *testing.T) {
 			const layers, n, k = 5, 16, 3
 			c := newCache(t, m, testExperts(layers, n), 2, Options{Slots: 14, TopK: k, Lookahead: 2, Guesses: 3}, StoreOptions{})
 			defer closeCache(t, c)
-			turns := 40
+			turns := 20
 			if raceOn || testing.Short() {
-				turns = 12
+				turns = 8
 			}
 			var wg sync.WaitGroup
 			for g := range 6 {

@@ -280,6 +280,9 @@ func (r *Ring) pick() {
 		}
 		atomic.StoreUint32(r.cq.head, head)
 		r.cq.Unlock()
+		// What was written before Read must be seen by Complete. The kernel stands between the two, so the order is said
+		// again in Go's terms: push added to this number.
+		r.flying.Load()
 		for _, c := range got[:n] {
 			if c.userData != wakeTag {
 				r.complete(c.userData, c.res)
