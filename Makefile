@@ -59,10 +59,10 @@ generated: generate
 
 FUZZTIME ?= 5m
 fuzz: check-go
-	$(GO) test ./gguf -run '^$$' -fuzz FuzzOpen -fuzztime $(FUZZTIME)
-	$(GO) test ./tokenizer -run '^$$' -fuzz FuzzEncode -fuzztime $(FUZZTIME)
-	$(GO) test ./chat -run '^$$' -fuzz FuzzRender -fuzztime $(FUZZTIME)
-	$(GO) test ./chat -run '^$$' -fuzz FuzzInjection -fuzztime $(FUZZTIME)
+	$(GO) test ./gguf -run '^$$' -fuzz FuzzOpen -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
+	$(GO) test ./tokenizer -run '^$$' -fuzz FuzzEncode -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
+	$(GO) test ./chat -run '^$$' -fuzz FuzzRender -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
+	$(GO) test ./chat -run '^$$' -fuzz FuzzInjection -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
 
 ci: test cross generated race
 

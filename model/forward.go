@@ -248,13 +248,14 @@ func (m *Model) routed(ctx context.Context, i, ahead int, src Source) error {
 			return fmt.Errorf("layer %d, token %d: %w", i, w.pos[r], err)
 		}
 	}
-	for k := range ahead {
-		src.Hint(i, i+1+k, w.hostScores[k+1], rows)
-	}
 	w.group(c.Experts, c.TopK)
 	req, err := src.Begin(ctx, i, w.distinct, w.choices)
 	if err != nil {
 		return fmt.Errorf("layer %d: %w", i, err)
+	}
+	// Guesses come after the need: its reads are queued first, and no guess can take a slot from it.
+	for k := range ahead {
+		src.Hint(i, i+1+k, w.hostScores[k+1], rows)
 	}
 	if err := w.experts(ctx, req); err != nil {
 		// What is recorded still reads the experts that the request holds.

@@ -14,8 +14,8 @@ type Source interface {
 	// Lookahead is how many layers ahead Hint is wanted: 0, 1 or 2. It is asked once a forward pass.
 	Lookahead() int
 	// Hint offers the router scores of layer target computed on the residual of layer at after its attention, before its
-	// experts: rows x experts, row-major. The slice is valid during the call. Nearer layers come first, and all hints of
-	// a layer come before its Begin.
+	// experts: rows x experts, row-major. The slice is valid during the call. Nearer layers come first; hints at a layer
+	// come after its Begin, and all hints about a layer before its Begin.
 	Hint(at, target int, scores []float32, rows int)
 	// Begin asks for the distinct experts, in rising order, that layer needs; choices holds the rows x top-k experts in
 	// the router's order. Both slices are valid until the request is done.

@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"terrace/engine"
+	"terrace/router"
+)
+
+// PredictorConfig replays a routing trace's tokens through the model.
+type PredictorConfig struct {
+	Trace  string // file of router.TraceLine, gzipped or plain
+	Tokens int    // at most so many; 0: all
+}
+
+// PredictorReport says how good the guesses were.
+type PredictorReport struct {
+	Tokens    int     `json:"tokens"`
+	Agreement float64 `json:"trace_agreement"` // share of the trace's experts that this run chose too
+	Recall1   float64 `json:"recall_1"`        // share of the true top-k among the top-k guesses one layer ahead
+	Recall2   float64 `json:"recall_2"`
+	// At the time of need, share of the experts that were:
+	Resident float64 `json:"resident"`
+	InFlight float64 `json:"in_flight"`
+	Absent   float64 `json:"absent"`
+
+	Depth  int          `json:"depth"`
+	Slots  int          `json:"expert_slots"`
+	Total  int          `json:"experts_total"`
+	Store  string       `json:"store"`
+	Detail engine.Stats `json:"stats"`
+}
+
+// Predictor feeds the trace's tokens one at a time, as decoding would, and scores the guesses made on the way.
+func Predictor(ctx context.Context, e *engine.Engine, s *engine.Session, c PredictorConfig) (*PredictorReport, error) {
+	t, err := router.OpenTrace(c.Trace)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	cfg := e.Model().Config()
+	if cfg.TopK == 0 {
+		return nil, fmt.Errorf("%s: the model has no routed experts to predict", e.Options().Path)
+	}
+	layers := 0
+	for _, l := range e.Model().Experts() {
+		if len(l) > 0 {
+			layers++
+		}
+	}
+	r := &PredictorReport{}
+	var line router.TraceLine
+	var same, all int
+	layer := 0
+	s.OnRoute(func(_ int, choices []int32) {
+		if layer < len(line.Experts) {
+			for _, id := range choices {
+				for _, want := range line.Experts[layer] {
+					if id == want {
+						same++
+					}
+				}
+			}
+			all += len(line.Experts[layer])
+		}
+		layer++
+	})
+	defer s.OnRoute(nil)
+	m := s.Measure()
+	seq := -1
+	for c.Tokens == 0 || r.Tokens < c.Tokens {
+		if err := t.Next(&line); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		if len(line.Experts) != layers {
+			return nil, fmt.Errorf("%s: a line has %d layers, the model has %d with experts", c.Trace, len(line.Experts), layers)
+		}
+		if line.Seq != seq {
+			s.Reset()
+			seq = line.Seq
+		}
+		if s.Pos() >= e.Options().Context {
+			continue
+		}
+		layer = 0
+		if err := s.Eval(ctx, int32(line.Token)); err != nil {
+			return nil, err
+		}
+		r.Tokens++
+	}
+	st := m.End()
+	r.Agreement = ratio(int64(same), int64(all))
+	r.Recall1, r.Recall2, r.Depth = st.Prefetch.Recall1, st.Prefetch.Recall2, st.Prefetch.Depth
+	r.Resident, r.InFlight, r.Absent = ratio(st.HitsRAM, st.Touches), ratio(st.HitsInflight, st.Touches), ratio(st.Misses, st.Touches)
+	r.Slots, r.Total, r.Store, r.Detail = st.ExpertSlots, st.ExpertsTotal, st.Store, st
+	return r, nil
+}
+
+func ratio(a, b int64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}

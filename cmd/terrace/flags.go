@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"terrace/compute"
+	"terrace/engine"
+)
+
+// demoModel is the trained model that comes with a checkout.
+const demoModel = "testdata/tiny-moe-Q4_K.gguf"
+
+// parseSize reads a number of bytes: k, M, G, T (and KiB ...) are powers of 1024, kB, MB, GB, TB powers of 1000.
+func parseSize(s string) (int64, error) {
+	i := 0
+	for i < len(s) && (s[i] >= '0' && s[i] <= '9' || s[i] == '.') {
+		i++
+	}
+	v, err := strconv.ParseFloat(s[:i], 64)
+	unit := strings.TrimSpace(s[i:])
+	scale, ok := map[string]float64{
+		"": 1, "b": 1,
+		"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
+		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+		"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+	}[strings.ToLower(unit)]
+	if err != nil || !ok || v < 0 || v*scale > 1<<62 {
+		return 0, fmt.Errorf("%q is no size: want a number with k, M, G (powers of 1024) or kB, MB, GB (powers of 1000)", s)
+	}
+	return int64(v * scale), nil
+}
+
+// modelFlags are the flags of every command that loads a model.
+func modelFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "model", Aliases: []string{"m"}, Usage: "GGUF `FILE`, any part of a split one (default: $TERRACE_MODEL, else the demo model of the checkout)"},
+		&cli.IntFlag{Name: "ctx-size", Aliases: []string{"c"}, Usage: "context, `N` positions (0: the smaller of the model's and 4096)"},
+		&cli.IntFlag{Name: "threads", Aliases: []string{"t"}, Usage: "compute threads (0: physical cores)"},
+		&cli.IntFlag{Name: "batch-size", Aliases: []string{"b"}, Usage: "prompt tokens per pass (0: 512)"},
+		&cli.StringFlag{Name: "cache-type-k", Aliases: []string{"ctk"}, Value: "f16", Usage: "element `TYPE` of cached keys: f16 or f32"},
+		&cli.StringFlag{Name: "cache-type-v", Aliases: []string{"ctv"}, Value: "f16", Usage: "element `TYPE` of cached values: f16 or f32"},
+		&cli.StringFlag{Name: "ram", Value: "auto", Usage: "all memory the process may hold, experts included: `SIZE` or auto"},
+		&cli.StringFlag{Name: "expert-ram", Usage: "expert arena alone: `SIZE`, PERCENT% of the experts, or min (the smallest working set)"},
+		&cli.StringFlag{Name: "lookahead", Value: "auto", Usage: "layers whose experts are predicted ahead: auto, 0, 1 or 2"},
+		&cli.StringFlag{Name: "store", Value: "auto", Usage: "how experts are read: auto, uring, pread or mmap"},
+		&cli.StringFlag{Name: "backend", Value: "auto", Usage: "where dense layers run: auto, cpu or vulkan"},
+		&cli.BoolFlag{Name: "exact", Usage: "float32 activations and KV cache (slow; for comparisons)"},
+		&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what is decided while loading"},
+	}
+}
+
+// modelPath is the model a command means: the flag, the environment, or the checkout's demo model.
+func modelPath(c *cli.Context, e env) (string, error) {
+	if m := c.String("model"); m != "" {
+		return m, nil
+	}
+	if m := e.getenv("TERRACE_MODEL"); m != "" {
+		return m, nil
+	}
+	var dirs []string
+	if d, err := os.Getwd(); err == nil {
+		dirs = append(dirs, d)
+	}
+	if x, err := os.Executable(); err == nil {
+		dirs = append(dirs, filepath.Dir(x))
+	}
+	for _, d := range dirs {
+		for ; ; d = filepath.Dir(d) {
+			p := filepath.Join(d, demoModel)
+			if _, err := os.Stat(p); err == nil {
+				return p, nil
+			}
+			if filepath.Dir(d) == d {
+				break
+			}
+		}
+	}
+	return "", usagef("no model: give -m FILE or set TERRACE_MODEL (the demo model, %s, is not in this folder or above it)", demoModel)
+}
+
+func parseKV(name, s string) (compute.KVType, error) {
+	switch strings.ToLower(s) {
+	case "f16":
+		return compute.KVF16, nil
+	case "f32":
+		return compute.KVF32, nil
+	}
+	return 0, usagef("--%s is %q, want f16 or f32", name, s)
+}
+
+// engineOptions turns the flags into what the engine takes.
+func engineOptions(c *cli.Context, e env) (engine.Options, error) {
+	var o engine.Options
+	var err error
+	if o.Path, err = modelPath(c, e); err != nil {
+		return o, err
+	}
+	o.Context, o.Threads, o.Batch = c.Int("ctx-size"), c.Int("threads"), c.Int("batch-size")
+	o.Exact = c.Bool("exact")
+	if o.KeyType, err = parseKV("cache-type-k", c.String("cache-type-k")); err != nil {
+		return o, err
+	}
+	if o.ValType, err = parseKV("cache-type-v", c.String("cache-type-v")); err != nil {
+		return o, err
+	}
+	if s := c.String("ram"); s != "auto" {
+		if o.RAM, err = parseSize(s); err != nil {
+			return o, usagef("--ram: %w", err)
+		}
+		if o.RAM == 0 {
+			return o, usagef("--ram is 0, want a size or auto")
+		}
+	}
+	switch s := c.String("expert-ram"); {
+	case s == "":
+	case s == "min":
+		o.ExpertRAM.Min = true
+	case strings.HasSuffix(s, "%"):
+		p, err := strconv.ParseFloat(strings.TrimSuffix(s, "%"), 64)
+		if err != nil || !(p > 0 && p <= 100) {
+			return o, usagef("--expert-ram is %q, want a share over 0%% and up to 100%%", s)
+		}
+		o.ExpertRAM.Percent = p
+	default:
+		if o.ExpertRAM.Bytes, err = parseSize(s); err != nil {
+			return o, usagef("--expert-ram: %w", err)
+		}
+		if o.ExpertRAM.Bytes == 0 {
+			return o, usagef("--expert-ram is 0, want a size, a share or min")
+		}
+	}
+	switch s := c.String("lookahead"); s {
+	case "auto":
+		o.Lookahead = engine.LookaheadAuto
+	case "0", "1", "2":
+		o.Lookahead = int(s[0] - '0')
+	default:
+		return o, usagef("--lookahead is %q, want auto, 0, 1 or 2", s)
+	}
+	o.Store = c.String("store")
+	switch s := c.String("backend"); s {
+	case "auto", "cpu":
+	case "vulkan":
+		return o, fmt.Errorf("--backend vulkan: this build has no Vulkan backend; auto and cpu run on the CPU")
+	default:
+		return o, usagef("--backend is %q, want auto, cpu or vulkan", s)
+	}
+	level := slog.LevelWarn
+	if c.Bool("verbose") {
+		level = slog.LevelInfo
+	}
+	o.Log = slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: level}))
+	return o, nil
+}

@@ -1,0 +1,166 @@
+// Command terrace runs Mixture-of-Experts language models from the SSD within a memory budget.
+//
+// The commands are thin: flags become an options struct, one call does the work, and the result is printed. This is the
+// only package that reads the environment and talks to people.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"terrace/engine"
+)
+
+// Exit codes (documented in README.md).
+const (
+	exitOK      = 0
+	exitFailure = 1 // a run-time failure
+	exitUsage   = 2 // wrong usage
+	exitNoFit   = 3 // the model does not fit into the memory it may use
+)
+
+// usageError marks an error that the caller's command line caused.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
+
+// env is what a command may touch of the outside, so that tests can stand in for it.
+type env struct {
+	in       io.Reader
+	out, err io.Writer
+	getenv   func(string) string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	code := run(ctx, os.Args, env{os.Stdin, os.Stdout, os.Stderr, os.Getenv})
+	stop()
+	os.Exit(code)
+}
+
+// run executes the command line and returns the exit code. An error is one line on e.err.
+func run(ctx context.Context, args []string, e env) int {
+	app := newApp(e)
+	err := app.RunContext(ctx, reorder(app, args))
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(e.err, "terrace: %s\n", strings.ReplaceAll(err.Error(), "\n", " "))
+	var u usageError
+	switch {
+	case errors.As(err, &u), errors.Is(err, engine.ErrUsage):
+		return exitUsage
+	case errors.Is(err, engine.ErrDoesNotFit):
+		return exitNoFit
+	}
+	return exitFailure
+}
+
+func newApp(e env) *cli.App {
+	app := &cli.App{
+		Name:      "terrace",
+		Usage:     "run Mixture-of-Experts models larger than memory, straight from their GGUF file",
+		Writer:    e.out,
+		ErrWriter: e.err,
+		Reader:    e.in,
+		Commands: []*cli.Command{
+			runCommand(e),
+			inspectCommand(e),
+			evalCommand(e),
+			benchCommand(e),
+		},
+		HideVersion:            true,
+		ExitErrHandler:         func(*cli.Context, error) {},
+		UseShortOptionHandling: false,
+		Action: func(c *cli.Context) error {
+			if c.NArg() > 0 {
+				return usagef("unknown command %q; terrace --help lists them", c.Args().First())
+			}
+			return cli.ShowAppHelp(c)
+		},
+	}
+	onUsage := func(_ *cli.Context, err error, _ bool) error { return usageError{err} }
+	app.OnUsageError = onUsage
+	var walk func(cs []*cli.Command)
+	walk = func(cs []*cli.Command) {
+		for _, c := range cs {
+			c.OnUsageError = onUsage
+			if c.Action == nil {
+				name := c.Name
+				c.Action = func(c *cli.Context) error {
+					if c.NArg() > 0 {
+						return usagef("unknown %s %q; terrace %s --help lists them", name, c.Args().First(), name)
+					}
+					return cli.ShowSubcommandHelp(c)
+				}
+			}
+			walk(c.Subcommands)
+		}
+	}
+	walk(app.Commands)
+	return app
+}
+
+// reorder moves the flags of a command before its positional arguments, so that `terrace run "question" -n 20` works: the
+// library stops at the first positional. Everything after "--" stays as it is.
+func reorder(app *cli.App, args []string) []string {
+	if len(args) < 2 {
+		return args
+	}
+	head := 1
+	var cmd *cli.Command
+	list := app.Commands
+	for head < len(args) {
+		var next *cli.Command
+		for _, c := range list {
+			if c.HasName(args[head]) {
+				next = c
+			}
+		}
+		if next == nil {
+			break
+		}
+		cmd, list = next, next.Subcommands
+		head++
+	}
+	if cmd == nil {
+		return args
+	}
+	isBool := map[string]bool{"help": true, "h": true}
+	for _, f := range cmd.Flags {
+		if _, ok := f.(*cli.BoolFlag); ok {
+			for _, n := range f.Names() {
+				isBool[n] = true
+			}
+		}
+	}
+	var flags, rest []string
+	for i := head; i < len(args); i++ {
+		a := args[i]
+		if a == "--" {
+			rest = append(rest, args[i+1:]...)
+			break
+		}
+		if len(a) < 2 || a[0] != '-' {
+			rest = append(rest, a)
+			continue
+		}
+		flags = append(flags, a)
+		name := strings.TrimLeft(a, "-")
+		if !strings.Contains(name, "=") && !isBool[name] && i+1 < len(args) {
+			i++
+			flags = append(flags, args[i])
+		}
+	}
+	out := append(append(append([]string{}, args[:head]...), flags...), "--")
+	return append(out, rest...)
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"terrace/chat"
+	"terrace/engine"
+	"terrace/sample"
+)
+
+func runCommand(e env) *cli.Command {
+	def := sample.Defaults(1)
+	return &cli.Command{
+		Name:      "run",
+		Usage:     "answer one prompt, streamed; without PROMPT the prompt is read from standard input",
+		ArgsUsage: "[PROMPT]",
+		Flags: append(modelFlags(),
+			&cli.StringFlag{Name: "prompt", Aliases: []string{"p"}, Usage: "the prompt, instead of the argument"},
+			&cli.StringFlag{Name: "system-prompt", Aliases: []string{"sys"}, Usage: "system message"},
+			&cli.IntFlag{Name: "predict", Aliases: []string{"n"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
+			&cli.Float64Flag{Name: "temp", Value: float64(def.Temp), Usage: "temperature; 0 is greedy"},
+			&cli.IntFlag{Name: "top-k", Value: def.TopK, Usage: "keep the k likeliest tokens (0: all)"},
+			&cli.Float64Flag{Name: "top-p", Value: float64(def.TopP), Usage: "keep the likeliest tokens up to this mass (1: all)"},
+			&cli.Float64Flag{Name: "min-p", Value: float64(def.MinP), Usage: "drop tokens below this share of the likeliest (0: none)"},
+			&cli.Float64Flag{Name: "repeat-penalty", Value: float64(def.RepeatPenalty), Usage: "penalise repeated tokens (1: off)"},
+			&cli.IntFlag{Name: "repeat-last-n", Value: def.RepeatLastN, Usage: "tokens looked back at for repeats (0: off, -1: the context)"},
+			&cli.Float64Flag{Name: "presence-penalty", Usage: "penalise tokens seen (0: off)"},
+			&cli.Float64Flag{Name: "frequency-penalty", Usage: "penalise tokens by how often seen (0: off)"},
+			&cli.Int64Flag{Name: "seed", Aliases: []string{"s"}, Value: -1, Usage: "seed of the draws (-1: a new one)"},
+			&cli.BoolFlag{Name: "ignore-eos", Usage: "never sample an end token"},
+			&cli.BoolFlag{Name: "raw", Usage: "no chat template: the prompt is continued as it is"},
+			&cli.BoolFlag{Name: "no-think", Usage: "ask the template for no thinking"},
+			&cli.StringFlag{Name: "stats", Value: "off", Usage: "what was done, on standard error: off, text or json"},
+			&cli.StringFlag{Name: "stats-file", Usage: "write the statistics to `FILE` instead"},
+			&cli.BoolFlag{Name: "hash-logits", Usage: "SHA-256 over the logits of every generated position, in the statistics"},
+		),
+		Action: func(c *cli.Context) error { return runRun(c.Context, c, e) },
+	}
+}
+
+func runRun(ctx context.Context, c *cli.Context, e env) error {
+	o, err := engineOptions(c, e)
+	if err != nil {
+		return err
+	}
+	p := samplerParams(c)
+	if err := p.Validate(); err != nil { // before the model is loaded; the vocabulary comes with it
+		return usageError{err}
+	}
+	stats := c.String("stats")
+	if stats != "off" && stats != "text" && stats != "json" {
+		return usagef("--stats is %q, want off, text or json", stats)
+	}
+	if c.String("stats-file") != "" && stats == "off" {
+		stats = "json"
+	}
+	if n := c.Int("predict"); n < -1 || n == 0 {
+		return usagef("--predict is %d, want at least 1, or -1 for no limit", n)
+	}
+	prompt, chatting, err := readPrompt(c, e)
+	if err != nil {
+		return err
+	}
+	eng, err := engine.Open(o)
+	if err != nil {
+		return err
+	}
+	defer eng.Close()
+	s, err := eng.NewSession()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p.Vocab, p.EOG = eng.Model().Config().Vocab, eng.Tokenizer().EOG()
+	r := &runner{c: c, e: e, eng: eng, s: s, params: p, stats: stats}
+	if chatting {
+		return r.chat(ctx)
+	}
+	return r.answer(ctx, []chat.Message{userMessage(prompt)}, prompt, nil)
+}
+
+// readPrompt takes the prompt from the flag, the arguments or standard input. chatting says that standard input is a
+// terminal and nothing was given.
+func readPrompt(c *cli.Context, e env) (prompt string, chatting bool, err error) {
+	switch {
+	case c.IsSet("prompt") && c.NArg() > 0:
+		return "", false, usagef("the prompt is given twice: by --prompt and as an argument")
+	case c.IsSet("prompt"):
+		prompt = c.String("prompt")
+	case c.NArg() == 1:
+		prompt = c.Args().First()
+	case c.NArg() > 1:
+		return "", false, usagef("%d arguments, want one prompt: put it in quotes", c.NArg())
+	default:
+		if f, ok := e.in.(*os.File); ok {
+			if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+				return "", true, nil
+			}
+		}
+		b, err := io.ReadAll(io.LimitReader(e.in, maxPrompt+1))
+		if err != nil {
+			return "", false, fmt.Errorf("standard input: %w", err)
+		}
+		if len(b) > maxPrompt {
+			return "", false, usagef("the prompt on standard input is longer than %d bytes", maxPrompt)
+		}
+		prompt = strings.TrimRight(string(b), "\r\n")
+	}
+	if prompt == "" {
+		return "", false, usagef("the prompt is empty: 0 bytes, want at least 1")
+	}
+	return prompt, false, nil
+}
+
+// maxPrompt bounds what is read from standard input.
+const maxPrompt = 64 << 20
+
+func samplerParams(c *cli.Context) sample.Params {
+	p := sample.Defaults(1)
+	p.Temp, p.TopK, p.TopP, p.MinP = float32(c.Float64("temp")), c.Int("top-k"), float32(c.Float64("top-p")), float32(c.Float64("min-p"))
+	p.RepeatPenalty, p.RepeatLastN = float32(c.Float64("repeat-penalty")), c.Int("repeat-last-n")
+	p.PresencePenalty, p.FrequencyPenalty = float32(c.Float64("presence-penalty")), float32(c.Float64("frequency-penalty"))
+	p.Seed, p.IgnoreEOS = c.Int64("seed"), c.Bool("ignore-eos")
+	return p
+}
+
+func userMessage(text string) chat.Message {
+	return chat.Message{Role: "user", Content: text}
+}
+
+// runner holds one command's engine and session.
+type runner struct {
+	c      *cli.Context
+	e      env
+	eng    *engine.Engine
+	s      *engine.Session
+	params sample.Params
+	stats  string
+}
+
+// answer renders the conversation, streams the reply to standard output and prints the statistics. reply, if not nil, gets
+// the text.
+func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string, reply *strings.Builder) error {
+	prompt, err := r.tokens(msgs, raw)
+	if err != nil {
+		return err
+	}
+	sm, err := sample.New(r.params)
+	if err != nil {
+		return usageError{err}
+	}
+	for _, id := range prompt {
+		sm.Accept(id)
+	}
+	w := bufio.NewWriter(r.e.out)
+	res, err := r.s.Generate(ctx, engine.Request{
+		Prompt: prompt, Max: max(0, r.c.Int("predict")), Sampler: sm, HashLogits: r.c.Bool("hash-logits"),
+		Emit: func(text []byte) error {
+			if reply != nil {
+				reply.Write(text)
+			}
+			if _, err := w.Write(text); err != nil {
+				return fmt.Errorf("standard output: %w", err)
+			}
+			return w.Flush()
+		},
+	})
+	if len(res.Tokens) > 0 {
+		fmt.Fprintln(r.e.out)
+	}
+	if err != nil {
+		if errors.Is(err, context.Canceled) {
+			return errors.New("interrupted")
+		}
+		return err
+	}
+	return r.printStats(&res.Stats)
+}
+
+// tokens makes the prompt's tokens: the conversation by the model's template, or with --raw the text as it is.
+func (r *runner) tokens(msgs []chat.Message, raw string) ([]int32, error) {
+	if r.c.Bool("raw") {
+		return r.eng.Tokenizer().Encode(nil, raw, true, true), nil
+	}
+	if sys := r.c.String("system-prompt"); sys != "" {
+		msgs = append([]chat.Message{{Role: "system", Content: sys}}, msgs...)
+	}
+	conv := chat.Conversation{Messages: msgs, AddGenerationPrompt: true}
+	if r.c.Bool("no-think") {
+		off := false
+		conv.EnableThinking = &off
+	}
+	return r.eng.Chat(conv)
+}
+
+// chat reads a line at a time and answers it, the conversation so far in front.
+func (r *runner) chat(ctx context.Context) error {
+	in := bufio.NewScanner(r.e.in)
+	in.Buffer(nil, maxPrompt)
+	var msgs []chat.Message
+	for {
+		fmt.Fprint(r.e.err, "> ")
+		if !in.Scan() {
+			fmt.Fprintln(r.e.err)
+			return in.Err()
+		}
+		line := strings.TrimSpace(in.Text())
+		if line == "" {
+			continue
+		}
+		msgs = append(msgs, userMessage(line))
+		var reply strings.Builder
+		if err := r.answer(ctx, msgs, line, &reply); err != nil {
+			return err
+		}
+		msgs = append(msgs, chat.Message{Role: "assistant", Content: reply.String()})
+	}
+}
+
+// printStats writes the statistics where they were asked for.
+func (r *runner) printStats(st *engine.Stats) error {
+	if r.stats == "off" {
+		return nil
+	}
+	r.s.Bound(st)
+	w := r.e.err
+	if path := r.c.String("stats-file"); path != "" {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		w = f
+	}
+	if r.stats == "json" {
+		return json.NewEncoder(w).Encode(st)
+	}
+	return statsText(w, st)
+}

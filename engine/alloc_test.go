@@ -1,0 +1,49 @@
+package engine
+
+import (
+	"context"
+	"testing"
+)
+
+// TestDecodeAllocatesNothing decodes through a starving cache, with reads and guesses on their way.
+func TestDecodeAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	stores := []string{"pread", "mmap"}
+	if uringWorks(t) {
+		stores = append(stores, "uring")
+	}
+	for _, store := range stores {
+		for _, ahead := range []int{0, 2} {
+			e := mustOpen(t, Options{Path: tinyMoE, Context: 512, Store: store, Lookahead: ahead, ExpertRAM: ExpertBudget{Percent: 15}, Threads: 2})
+			s, err := e.NewSession()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx := context.Background()
+			prompt := longPrompt(t, e)
+			if _, err := s.Sync(ctx, prompt[:100]); err != nil {
+				t.Fatal(err)
+			}
+			at := 100
+			step := func() {
+				if err := s.Eval(ctx, prompt[at]); err != nil {
+					t.Fatal(err)
+				}
+				at++
+			}
+			for range 30 {
+				step()
+			}
+			before := e.cache.Stats()
+			if n := testing.AllocsPerRun(50, step); n != 0 {
+				t.Errorf("store %s, lookahead %d: a decode step allocates %v times", store, ahead, n)
+			}
+			if after := e.cache.Stats(); after.Misses == before.Misses {
+				t.Errorf("store %s, lookahead %d: no expert was missed, so the reads were not tested", store, ahead)
+			}
+			s.Close()
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+
+	"terrace/gguf"
+	"terrace/internal/host"
+	"terrace/model"
+)
+
+// dense holds every weight that is not a routed expert, read once into page-aligned memory outside the Go heap.
+type dense struct {
+	mem   []byte
+	views map[string][]byte
+	bytes int64 // of the weights, without alignment
+}
+
+// runGap is how far apart two tensors of a shard may lie and still be read in one piece.
+const runGap = 64 << 10
+
+// readPiece is the length of one read.
+const readPiece = 4 << 20
+
+// run is a stretch of one shard that is read in one go and where it lands in memory. Both ends are page aligned.
+type denseRun struct {
+	shard      int
+	off, end   int64
+	at         int64
+	tensorName string
+}
+
+// layout places the runs one after the other; the memory needed is returned with them.
+func layoutDense(ts []model.DenseTensor, page int64) ([]denseRun, int64) {
+	s := append([]model.DenseTensor(nil), ts...)
+	sort.Slice(s, func(i, j int) bool {
+		if s[i].Shard != s[j].Shard {
+			return s[i].Shard < s[j].Shard
+		}
+		return s[i].Offset < s[j].Offset
+	})
+	var runs []denseRun
+	for _, t := range s {
+		lo := t.Offset / page * page
+		hi := (t.Offset + t.Length + page - 1) / page * page
+		if n := len(runs); n > 0 && runs[n-1].shard == t.Shard && lo <= runs[n-1].end+runGap {
+			runs[n-1].end = max(runs[n-1].end, hi)
+			continue
+		}
+		runs = append(runs, denseRun{shard: t.Shard, off: lo, end: hi, tensorName: t.Name})
+	}
+	var at int64
+	for i := range runs {
+		runs[i].at = at
+		at += runs[i].end - runs[i].off
+	}
+	return runs, at
+}
+
+// denseBytes is the memory that readDense will take.
+func denseBytes(ts []model.DenseTensor) int64 {
+	_, n := layoutDense(ts, int64(host.PageSize()))
+	return n
+}
+
+// readDense reads the dense weights, past the page cache where the file system allows it.
+func readDense(f *gguf.File, ts []model.DenseTensor) (*dense, error) {
+	runs, total := layoutDense(ts, int64(host.PageSize()))
+	mem, err := host.Alloc(int(total))
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes for the dense weights: %w", total, err)
+	}
+	d := &dense{mem: mem, views: make(map[string][]byte, len(ts))}
+	files := make([]*os.File, len(f.Shards))
+	defer func() {
+		for _, x := range files {
+			if x != nil {
+				x.Close()
+			}
+		}
+	}()
+	for _, r := range runs {
+		if files[r.shard] == nil {
+			x, _, err := host.OpenDirect(f.Shards[r.shard].Path)
+			if err != nil {
+				d.free()
+				return nil, err
+			}
+			files[r.shard] = x
+		}
+		want := min(r.end, f.Shards[r.shard].Size) - r.off
+		if err := readFull(files[r.shard], mem[r.at:r.at+r.end-r.off], r.off, want); err != nil {
+			d.free()
+			return nil, fmt.Errorf("%s: tensor %s: %w", f.Shards[r.shard].Path, r.tensorName, err)
+		}
+	}
+	for _, t := range ts {
+		i := sort.Search(len(runs), func(i int) bool {
+			r := runs[i]
+			return r.shard > t.Shard || r.shard == t.Shard && r.end > t.Offset
+		})
+		at := runs[i].at + t.Offset - runs[i].off
+		d.views[t.Name] = mem[at : at+t.Length : at+t.Length]
+		d.bytes += t.Length
+	}
+	return d, nil
+}
+
+// readFull reads want bytes at off into dst, whose length is a multiple of the page so that direct reads may ask past the
+// end of the file.
+func readFull(f *os.File, dst []byte, off, want int64) error {
+	var got int64
+	for got < want {
+		end := min(got+readPiece, int64(len(dst)))
+		n, err := f.ReadAt(dst[got:end], off+got)
+		got += int64(n)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read of %d bytes at offset %d: %w", want, off, err)
+		}
+		if got >= want {
+			break
+		}
+		if err != nil || n == 0 || got%int64(host.PageSize()) != 0 {
+			return fmt.Errorf("file ends at %d, want %d bytes at offset %d: truncated", off+got, want, off)
+		}
+	}
+	return nil
+}
+
+func (d *dense) free() {
+	if d.mem != nil {
+		host.Free(d.mem)
+		d.mem, d.views = nil, nil
+	}
+}

@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"math"
+
+	"terrace/chat"
+	"terrace/sample"
+	"terrace/tokenizer"
+)
+
+// Request is one answer to be made.
+type Request struct {
+	Prompt     []int32
+	Max        int // tokens to generate at most; 0: until the context is full
+	Sampler    *sample.Sampler
+	IgnoreEOS  bool // do not stop at end tokens
+	HashLogits bool
+	Emit       func(text []byte) error // gets the text as it grows, whole characters only; may be nil
+}
+
+// Finish says why an answer ended.
+type Finish string
+
+// The reasons.
+const (
+	FinishStop    Finish = "stop"    // an end token
+	FinishLength  Finish = "length"  // Max tokens, or the context is full
+	FinishAborted Finish = "aborted" // the context was cancelled or an error occurred
+)
+
+// Result is a finished answer.
+type Result struct {
+	Tokens []int32 // generated, the end token not included
+	Finish Finish
+	Stats  Stats
+}
+
+// Chat renders messages with the model's template and returns the prompt's tokens. Text from messages never becomes a
+// control token.
+func (e *Engine) Chat(conv chat.Conversation) ([]int32, error) {
+	parts, err := e.tmpl.Render(conv)
+	if err != nil {
+		return nil, err
+	}
+	tp := make([]tokenizer.Part, len(parts))
+	for i, p := range parts {
+		tp[i] = tokenizer.Part{Text: p.Text, Special: !p.User}
+	}
+	return e.tok.EncodeParts(nil, tp, true), nil
+}
+
+// Generate evaluates the prompt and samples the answer. The session keeps what was evaluated, so a following prompt that
+// begins alike starts there.
+func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
+	m := s.begin(len(r.Prompt))
+	res := Result{Finish: FinishAborted}
+	var h hash.Hash
+	var buf []byte
+	if r.HashLogits {
+		h, buf = sha256.New(), make([]byte, 4*len(s.logits))
+	}
+	_, err := s.Sync(ctx, r.Prompt)
+	m.promptDone()
+	stream := s.e.tok.NewStream(false)
+	for err == nil {
+		if r.Max > 0 && len(res.Tokens) >= r.Max {
+			res.Finish = FinishLength
+			break
+		}
+		if h != nil {
+			for i, v := range s.logits {
+				binary.LittleEndian.PutUint32(buf[4*i:], math.Float32bits(v))
+			}
+			h.Write(buf)
+		}
+		var id int32
+		if id, err = r.Sampler.Next(s.logits); err != nil {
+			break
+		}
+		r.Sampler.Accept(id)
+		m.token()
+		if s.e.tok.IsEOG(id) && !r.IgnoreEOS {
+			res.Finish = FinishStop
+			break
+		}
+		res.Tokens = append(res.Tokens, id)
+		if r.Emit != nil {
+			if err = r.Emit(stream.Push(id)); err != nil {
+				break
+			}
+		}
+		if s.Pos() >= s.e.opt.Context {
+			res.Finish = FinishLength
+			break
+		}
+		if r.Max > 0 && len(res.Tokens) >= r.Max {
+			continue // nothing will be sampled after it
+		}
+		err = s.Eval(ctx, id)
+	}
+	if r.Emit != nil {
+		if tail := stream.Flush(); len(tail) > 0 && err == nil {
+			err = r.Emit(tail)
+		}
+	}
+	res.Stats = m.end()
+	if h != nil {
+		res.Stats.LogitsSHA256 = hex.EncodeToString(h.Sum(nil))
+	}
+	if err != nil {
+		return res, fmt.Errorf("after %d of the prompt's %d tokens and %d generated: %w", min(s.Pos(), len(r.Prompt)), len(r.Prompt), len(res.Tokens), err)
+	}
+	return res, nil
+}

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"terrace/model"
+	"terrace/prefetch"
+	"terrace/router"
+)
+
+// Session is one timeline of tokens with its KV cache. Not for concurrent use.
+type Session struct {
+	e      *Engine
+	state  *model.State
+	src    model.Source
+	pipe   *prefetch.Pipeline // nil without experts
+	tokens []int32            // evaluated so far: tokens[i] stands at position i
+	logits []float32          // after the last token
+	one    [1]int32
+}
+
+// NewSession makes an empty timeline of the engine's context size.
+func (e *Engine) NewSession() (*Session, error) {
+	st, err := e.model.NewState(e.opt.Context, e.opt.KeyType, e.opt.ValType)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{e: e, state: st, logits: make([]float32, e.model.Config().Vocab), tokens: make([]int32, 0, e.opt.Context)}
+	if e.cache == nil {
+		return s, nil
+	}
+	c := e.model.Config()
+	rules := make([]*router.Rule, c.Layers)
+	for l := range rules {
+		rules[l] = e.model.Rule(l)
+	}
+	s.pipe, err = prefetch.New(prefetch.Options{
+		Cache: prefetch.Over(e.cache), Predictor: new(router.GateAhead), Layers: c.Layers, Experts: c.Experts, TopK: c.TopK,
+		Depth: e.opt.Lookahead, Cap: guessCap(e.budget.Slots, c.TopK, e.opt.Lookahead, c.Experts), Log: e.log,
+	})
+	if err != nil {
+		st.Free()
+		return nil, err
+	}
+	s.src = newSource(e.cache, s.pipe, e.shapes, rules, e.opt.Lookahead)
+	return s, nil
+}
+
+// OnRoute calls f with the experts chosen at each layer: rows x top-k ids in the router's order, valid during the call.
+func (s *Session) OnRoute(f func(layer int, choices []int32)) {
+	if w, ok := s.src.(*source); ok {
+		w.rec = f
+	}
+}
+
+// Close frees the timeline's memory.
+func (s *Session) Close() { s.state.Free() }
+
+// Pos is the number of tokens evaluated.
+func (s *Session) Pos() int { return len(s.tokens) }
+
+// Logits are those after the last token, one per vocabulary entry; valid until the next call.
+func (s *Session) Logits() []float32 { return s.logits }
+
+// Sync makes the timeline equal to prompt: the common prefix is kept, the rest is evaluated in batches, and Logits are
+// those of the last token. It returns how many tokens were evaluated. On an error the timeline holds what was evaluated
+// before it.
+func (s *Session) Sync(ctx context.Context, prompt []int32) (int, error) {
+	if len(prompt) == 0 {
+		return 0, fmt.Errorf("%w is empty: 0 tokens, want at least 1", ErrPrompt)
+	}
+	if len(prompt) > s.e.opt.Context {
+		return 0, fmt.Errorf("%w has %d tokens, the context holds %d", ErrPrompt, len(prompt), s.e.opt.Context)
+	}
+	keep := 0
+	for keep < len(s.tokens) && keep < len(prompt)-1 && s.tokens[keep] == prompt[keep] {
+		keep++ // the last token is always evaluated: its logits are asked for
+	}
+	s.truncate(keep)
+	for at := keep; at < len(prompt); {
+		n := min(s.e.opt.Batch, len(prompt)-at)
+		mode := model.NoLogits
+		if at+n == len(prompt) {
+			mode = model.LastLogits
+		}
+		if err := s.forward(ctx, prompt[at:at+n], mode, s.logits); err != nil {
+			return at - keep, err
+		}
+		at += n
+	}
+	return len(prompt) - keep, nil
+}
+
+// Eval appends one token; Logits are those after it. A warm decode step allocates nothing.
+func (s *Session) Eval(ctx context.Context, token int32) error {
+	s.one[0] = token
+	return s.forward(ctx, s.one[:], model.LastLogits, s.logits)
+}
+
+// EvalAll appends tokens (at most a batch) and writes the logits of every one to out, len(tokens) rows.
+func (s *Session) EvalAll(ctx context.Context, tokens []int32, out []float32) error {
+	return s.forward(ctx, tokens, model.AllLogits, out)
+}
+
+func (s *Session) forward(ctx context.Context, tokens []int32, mode model.LogitsMode, out []float32) error {
+	if mode == model.NoLogits {
+		out = nil
+	}
+	if err := s.e.model.Forward(ctx, s.state, model.Batch{Tokens: tokens, Logits: mode, Out: out}, s.src); err != nil {
+		return err
+	}
+	s.tokens = append(s.tokens, tokens...)
+	return nil
+}
+
+// Reset empties the timeline.
+func (s *Session) Reset() { s.truncate(0) }
+
+func (s *Session) truncate(n int) {
+	s.tokens = slices.Delete(s.tokens, n, len(s.tokens))
+	s.state.Truncate(n)
+}

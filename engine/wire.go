@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"context"
+
+	"terrace/compute"
+	"terrace/model"
+	"terrace/prefetch"
+	"terrace/router"
+	"terrace/tiers"
+)
+
+// source answers a forward pass: guesses become early reads, choices become leases. It belongs to one sequence. This file
+// is the one place that knows both storage and arithmetic.
+type source struct {
+	cache  *tiers.Cache
+	pipe   *prefetch.Pipeline
+	shapes []expertShape  // by layer
+	rules  []*router.Rule // by layer
+	ahead  int
+	free   []*request
+	rec    func(layer int, choices []int32) // routing listener, or nil
+}
+
+// expertShape holds a layer's matrix types and shapes; the bytes come from a lease.
+type expertShape struct{ gate, up, down compute.Matrix }
+
+func newSource(c *tiers.Cache, p *prefetch.Pipeline, shapes []expertShape, rules []*router.Rule, ahead int) *source {
+	return &source{cache: c, pipe: p, shapes: shapes, rules: rules, ahead: ahead}
+}
+
+// Lookahead is part of model.Source.
+func (s *source) Lookahead() int { return s.ahead }
+
+// Hint is part of model.Source.
+func (s *source) Hint(at, target int, scores []float32, rows int) {
+	s.pipe.Hint(at, target, router.Signal{Scores: scores, Rows: rows, Rule: s.rules[target]})
+}
+
+// Begin is part of model.Source.
+func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32) (model.Request, error) {
+	if s.rec != nil {
+		s.rec(layer, choices)
+	}
+	s.pipe.Settle(layer, experts, choices)
+	q, err := s.cache.Begin(layer, experts)
+	if err != nil {
+		return nil, err
+	}
+	var r *request
+	if n := len(s.free); n > 0 {
+		r, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		r = &request{src: s}
+	}
+	r.q, r.shape = q, &s.shapes[layer]
+	return r, nil
+}
+
+// request turns leases into experts with types and shapes. The experts handed out keep their place in memory until they
+// are recycled.
+type request struct {
+	src    *source
+	q      *tiers.Request
+	shape  *expertShape
+	leases []tiers.Lease
+	exps   []*compute.Expert
+}
+
+// Next is part of model.Request.
+func (r *request) Next(ctx context.Context, wait bool) (int32, *compute.Expert, bool, error) {
+	l, ok, err := r.q.Next(ctx, wait)
+	if !ok || err != nil {
+		return 0, nil, false, err
+	}
+	n := len(r.leases)
+	r.leases = append(r.leases, l)
+	if n == len(r.exps) {
+		r.exps = append(r.exps, new(compute.Expert))
+	}
+	e, v := r.exps[n], l.Views()
+	e.Gate, e.Up, e.Down = r.shape.gate, r.shape.up, r.shape.down
+	e.Gate.Data, e.Up.Data, e.Down.Data = v[0], v[1], v[2]
+	return int32(l.Expert()), e, true, nil
+}
+
+// Left is part of model.Request.
+func (r *request) Left() int { return r.q.Left() }
+
+// Recycle is part of model.Request.
+func (r *request) Recycle() {
+	for _, l := range r.leases {
+		l.Release()
+	}
+	r.leases = r.leases[:0]
+}
+
+// Done is part of model.Request and compute.Done.
+func (r *request) Done() {
+	r.Recycle()
+	r.q.Close()
+	r.q = nil
+	r.src.free = append(r.src.free, r)
+}
