@@ -74,3 +74,14 @@ func decodeQ4KAVX2(dst *float32, w *byte, blocks int)
 //
 //go:noescape
 func decodeQ6KAVX2(dst *float32, w *byte, blocks int)
+
+// superDotsAVX2 is superDotsGeneric: isum and msum of one super-block for cols columns, at distances of n bytes of
+// activations and step bytes of sums.
+//
+//go:noescape
+func superDotsAVX2(isum *int32, msum *int32, codes *int8, scale *int16, min *int16, q *int8, n int, sums *int16, step int, cols int)
+
+// runDotsAVX2 is runDotsGeneric: the sums of both halves of a run of 32 for cols columns at a distance of n bytes.
+//
+//go:noescape
+func runDotsAVX2(low *int32, high *int32, codes *int8, q *int8, n int, cols int)

@@ -1292,3 +1292,165 @@ DATA k_code_32_32<>+8(SB)/8, $0x2020202020202020
 DATA k_code_32_32<>+16(SB)/8, $0x2020202020202020
 DATA k_code_32_32<>+24(SB)/8, $0x2020202020202020
 GLOBL k_code_32_32<>(SB), RODATA|NOPTR, $32
+
+// func superDotsAVX2(isum *int32, msum *int32, codes *int8, scale *int16, min *int16, q *int8, n int, sums *int16, step int, cols int)
+// Requires: AVX, AVX2
+TEXT ·superDotsAVX2(SB), NOSPLIT, $0-80
+	MOVQ    codes+16(FP), AX
+	MOVQ    scale+24(FP), CX
+	VMOVUPS (CX), Y0
+	MOVQ    min+32(FP), CX
+	VMOVUPS (CX), Y1
+	VPERMQ  $0x44, Y0, Y2
+	VPERMQ  $0xee, Y0, Y0
+	MOVQ    isum+0(FP), CX
+	MOVQ    msum+8(FP), DX
+	MOVQ    q+40(FP), BX
+	MOVQ    sums+56(FP), SI
+	MOVQ    cols+72(FP), DI
+
+column:
+	VPXOR        Y3, Y3, Y3
+	VMOVUPS      (AX), Y4
+	VMOVDQU      (BX), Y5
+	VPSIGNB      Y4, Y5, Y5
+	VPABSB       Y4, Y4
+	VPMADDUBSW   Y5, Y4, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y2, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      32(AX), Y4
+	VMOVDQU      32(BX), Y5
+	VPSIGNB      Y4, Y5, Y5
+	VPABSB       Y4, Y4
+	VPMADDUBSW   Y5, Y4, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y2, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      64(AX), Y4
+	VMOVDQU      64(BX), Y5
+	VPSIGNB      Y4, Y5, Y5
+	VPABSB       Y4, Y4
+	VPMADDUBSW   Y5, Y4, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y2, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      96(AX), Y4
+	VMOVDQU      96(BX), Y5
+	VPSIGNB      Y4, Y5, Y5
+	VPABSB       Y4, Y4
+	VPMADDUBSW   Y5, Y4, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y2, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      128(AX), Y4
+	VMOVDQU      128(BX), Y5
+	VPSIGNB      Y4, Y5, Y5
+	VPABSB       Y4, Y4
+	VPMADDUBSW   Y5, Y4, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y0, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      160(AX), Y4
+	VMOVDQU      160(BX), Y5
+	VPSIGNB      Y4, Y5, Y5
+	VPABSB       Y4, Y4
+	VPMADDUBSW   Y5, Y4, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y0, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      192(AX), Y4
+	VMOVDQU      192(BX), Y5
+	VPSIGNB      Y4, Y5, Y5
+	VPABSB       Y4, Y4
+	VPMADDUBSW   Y5, Y4, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y0, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VMOVUPS      224(AX), Y4
+	VMOVDQU      224(BX), Y5
+	VPSIGNB      Y4, Y5, Y5
+	VPABSB       Y4, Y4
+	VPMADDUBSW   Y5, Y4, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y0, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VEXTRACTI128 $0x01, Y3, X4
+	VPADDD       X4, X3, X4
+	VPSHUFD      $0x4e, X4, X3
+	VPADDD       X3, X4, X4
+	VPSHUFD      $0xb1, X4, X3
+	VPADDD       X3, X4, X4
+	VMOVD        X4, (CX)
+	VPMADDWD     (SI), Y1, Y3
+	VEXTRACTI128 $0x01, Y3, X4
+	VPADDD       X4, X3, X4
+	VPSHUFD      $0x4e, X4, X3
+	VPADDD       X3, X4, X4
+	VPSHUFD      $0xb1, X4, X3
+	VPADDD       X3, X4, X4
+	VMOVD        X4, (DX)
+	ADDQ         $0x04, CX
+	ADDQ         $0x04, DX
+	ADDQ         n+48(FP), BX
+	ADDQ         step+64(FP), SI
+	DECQ         DI
+	JNZ          column
+	VZEROUPPER
+	RET
+
+DATA k_pair0_32<>+0(SB)/8, $0x0100010001000100
+DATA k_pair0_32<>+8(SB)/8, $0x0100010001000100
+DATA k_pair0_32<>+16(SB)/8, $0x0302030203020302
+DATA k_pair0_32<>+24(SB)/8, $0x0302030203020302
+GLOBL k_pair0_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_pair1_32<>+0(SB)/8, $0x0504050405040504
+DATA k_pair1_32<>+8(SB)/8, $0x0504050405040504
+DATA k_pair1_32<>+16(SB)/8, $0x0706070607060706
+DATA k_pair1_32<>+24(SB)/8, $0x0706070607060706
+GLOBL k_pair1_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_pair2_32<>+0(SB)/8, $0x0908090809080908
+DATA k_pair2_32<>+8(SB)/8, $0x0908090809080908
+DATA k_pair2_32<>+16(SB)/8, $0x0b0a0b0a0b0a0b0a
+DATA k_pair2_32<>+24(SB)/8, $0x0b0a0b0a0b0a0b0a
+GLOBL k_pair2_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_pair3_32<>+0(SB)/8, $0x0d0c0d0c0d0c0d0c
+DATA k_pair3_32<>+8(SB)/8, $0x0d0c0d0c0d0c0d0c
+DATA k_pair3_32<>+16(SB)/8, $0x0f0e0f0e0f0e0f0e
+DATA k_pair3_32<>+24(SB)/8, $0x0f0e0f0e0f0e0f0e
+GLOBL k_pair3_32<>(SB), RODATA|NOPTR, $32
+
+// func runDotsAVX2(low *int32, high *int32, codes *int8, q *int8, n int, cols int)
+// Requires: AVX, AVX2
+TEXT ·runDotsAVX2(SB), NOSPLIT, $0-48
+	MOVQ    codes+16(FP), AX
+	VMOVUPS (AX), Y0
+	VMOVUPS k_word_ones<>+0(SB), Y1
+	MOVQ    low+0(FP), AX
+	MOVQ    high+8(FP), CX
+	MOVQ    q+24(FP), DX
+	MOVQ    cols+40(FP), BX
+
+column:
+	VMOVDQU      (DX), Y2
+	VPSIGNB      Y0, Y2, Y2
+	VPABSB       Y0, Y3
+	VPMADDUBSW   Y2, Y3, Y2
+	VPMADDWD     Y1, Y2, Y2
+	VPSHUFD      $0x4e, Y2, Y3
+	VPADDD       Y3, Y2, Y2
+	VPSHUFD      $0xb1, Y2, Y3
+	VPADDD       Y3, Y2, Y2
+	VMOVD        X2, (AX)
+	VEXTRACTI128 $0x01, Y2, X2
+	VMOVD        X2, (CX)
+	ADDQ         $0x04, AX
+	ADDQ         $0x04, CX
+	ADDQ         n+32(FP), DX
+	DECQ         BX
+	JNZ          column
+	VZEROUPPER
+	RET

@@ -28,27 +28,31 @@ func (l Level) String() string {
 
 // level binds the functions of one Level. Entries of tiles and decode are nil where the portable code serves.
 type level struct {
-	id       Level
-	tiles    [len(weightTable)]*tiles
-	decode   [len(weightTable)]func(dst []float32, w []byte)
-	dots     func(dst []float32, ld int, w, x []float32, s *Scratch)
-	quant32  func(q []int8, d []float32, sums []int16, x []float32)
-	quant256 func(q []int8, d []float32, sums []int16, x []float32)
-	toHalf   func(dst []byte, src []float32)
-	rmsNorm  func(dst, x, w []float32, eps float32)
-	siluMul  func(dst, gate, up []float32)
-	attend   func(m *attention, s *Scratch)
+	id        Level
+	tiles     [len(weightTable)]*tiles
+	decode    [len(weightTable)]func(dst []float32, w []byte)
+	dots      func(dst []float32, ld int, w, x []float32, s *Scratch)
+	superDots func(isum, msum []int32, u *super, q []int8, n int, sums []int16, step int)
+	runDots   func(low, high []int32, u *run, q []int8, n int)
+	quant32   func(q []int8, d []float32, sums []int16, x []float32)
+	quant256  func(q []int8, d []float32, sums []int16, x []float32)
+	toHalf    func(dst []byte, src []float32)
+	rmsNorm   func(dst, x, w []float32, eps float32)
+	siluMul   func(dst, gate, up []float32)
+	attend    func(m *attention, s *Scratch)
 }
 
 var generic = level{
-	id:       LevelGeneric,
-	dots:     dotsGeneric,
-	quant32:  quant32Generic,
-	quant256: quant256Generic,
-	toHalf:   toHalfGeneric,
-	rmsNorm:  rmsNormGeneric,
-	siluMul:  siluMulGeneric,
-	attend:   attendGeneric,
+	id:        LevelGeneric,
+	dots:      dotsGeneric,
+	superDots: superDotsGeneric,
+	runDots:   runDotsGeneric,
+	quant32:   quant32Generic,
+	quant256:  quant256Generic,
+	toHalf:    toHalfGeneric,
+	rmsNorm:   rmsNormGeneric,
+	siluMul:   siluMulGeneric,
+	attend:    attendGeneric,
 }
 
 func init() {

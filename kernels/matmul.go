@@ -13,6 +13,8 @@ import (
 type Scratch struct {
 	row     []float32 // one decoded weight row
 	acc     []float32 // partial sums of one weight row, one set a column
+	sum0    []int32   // integer sums of one block, one a column
+	sum1    []int32
 	scores  []float32 // one block of attention scores
 	super   super
 	run     run
@@ -57,7 +59,7 @@ func MatMul(dst []float32, ld int, t gguf.Type, w []byte, a *Act, r0, r1, c0, c1
 	case l.tiles[t] != nil:
 		l.tiles[t].multiply(m, s)
 	default:
-		m.generic(s)
+		m.generic(l, s)
 	}
 	*m = product{}
 }
@@ -75,13 +77,13 @@ type product struct {
 
 func (m *product) row(r int) []byte { return m.w[r*m.rb : (r+1)*m.rb] }
 
-func (m *product) generic(s *Scratch) {
+func (m *product) generic(l *level, s *Scratch) {
 	k := &weightTable[m.t]
 	switch {
 	case k.unpack256 != nil:
-		m.super(k, s)
+		m.super(l, k, s)
 	case k.unpack32 != nil:
-		m.runs(k, s)
+		m.runs(l, k, s)
 	default:
 		m.floats(s)
 	}
@@ -89,35 +91,25 @@ func (m *product) generic(s *Scratch) {
 
 // super multiplies types of 256-blocks. Per block two int32 are exact, sums of scaled partial sums; then, by block index
 // modulo 4, acc += (d*dy)*isum and acc -= (dmin*dy)*msum, and the four join as (0+1)+(2+3).
-func (m *product) super(k *weightType, s *Scratch) {
-	n := m.a.N
+func (m *product) super(l *level, k *weightType, s *Scratch) {
+	n, nb := m.a.N, m.a.N/256
 	size := m.t.BlockBytes()
 	cols := m.c1 - m.c0
 	s.acc = grow(s.acc, 4*cols)
+	s.sum0, s.sum1 = grow(s.sum0, cols), grow(s.sum1, cols)
 	u := &s.super
 	for r := m.r0; r < m.r1; r++ {
 		row := m.row(r)
 		clear(s.acc)
-		for b := range n / 256 {
+		for b := range nb {
 			k.unpack256(u, row[b*size:(b+1)*size])
-			for c := m.c0; c < m.c1; c++ {
-				q := m.a.Q[c*n+256*b:]
-				q = q[:256]
-				at := c*(n/256) + b
-				dy := m.a.D[at]
-				isum := int32(0)
-				for g, sc := range u.scale {
-					isum += int32(sc) * dot16((*[16]int8)(u.q[16*g:]), (*[16]int8)(q[16*g:]))
-				}
-				acc := &s.acc[4*(c-m.c0)+b&3]
-				*acc += float32(float32(u.d*dy) * float32(isum))
+			l.superDots(s.sum0, s.sum1, u, m.a.Q[m.c0*n+256*b:], n, m.a.Sums[(m.c0*nb+b)*sums256:], nb*sums256)
+			for c := range cols {
+				dy := m.a.D[(m.c0+c)*nb+b]
+				acc := &s.acc[4*c+b&3]
+				*acc += float32(float32(u.d*dy) * float32(s.sum0[c]))
 				if k.mins {
-					msum := int32(0)
-					sums := m.a.Sums[at*sums256:]
-					for g, mn := range u.min {
-						msum += int32(mn) * int32(sums[g])
-					}
-					*acc -= float32(float32(u.dmin*dy) * float32(msum))
+					*acc -= float32(float32(u.dmin*dy) * float32(s.sum1[c]))
 				}
 			}
 		}
@@ -125,6 +117,20 @@ func (m *product) super(k *weightType, s *Scratch) {
 			a := s.acc[4*c : 4*c+4]
 			m.dst[(m.c0+c)*m.ld+r] = (a[0] + a[1]) + (a[2] + a[3])
 		}
+	}
+}
+
+// superDotsGeneric sets isum[c] to the scaled sum of codes times column c's activations, which start at q[c*n], and
+// msum[c] to the sum of mins times its sums of 16, at sums[c*step].
+func superDotsGeneric(isum, msum []int32, u *super, q []int8, n int, sums []int16, step int) {
+	for c := range isum {
+		i, m := int32(0), int32(0)
+		x, xs := q[c*n:][:256], sums[c*step:][:16]
+		for g, sc := range u.scale {
+			i += int32(sc) * dot16((*[16]int8)(u.q[16*g:]), (*[16]int8)(x[16*g:]))
+			m += int32(u.min[g]) * int32(xs[g])
+		}
+		isum[c], msum[c] = i, m
 	}
 }
 
@@ -138,28 +144,27 @@ func dot16(w, a *[16]int8) int32 {
 
 // runs multiplies types with a float scale a block. By index of the run of 32 modulo 8, acc += (d*dy)*isum, then, for
 // types with a minimum, acc += (m*dy)*asum; the eight join by halves. NVFP4 adds its two halves one after the other.
-func (m *product) runs(k *weightType, s *Scratch) {
-	n := m.a.N
+func (m *product) runs(l *level, k *weightType, s *Scratch) {
+	n, nb := m.a.N, m.a.N/32
 	cols := m.c1 - m.c0
 	s.acc = grow(s.acc, 8*cols)
+	s.sum0, s.sum1 = grow(s.sum0, cols), grow(s.sum1, cols)
 	u := &s.run
 	for r := m.r0; r < m.r1; r++ {
 		row := m.row(r)
 		clear(s.acc)
-		for b := range n / 32 {
+		for b := range nb {
 			k.unpack32(u, row, b)
-			for c := m.c0; c < m.c1; c++ {
-				q := (*[32]int8)(m.a.Q[c*n+32*b:])
-				at := c*(n/32) + b
+			l.runDots(s.sum0, s.sum1, u, m.a.Q[m.c0*n+32*b:], n)
+			for c := range cols {
+				at := (m.c0+c)*nb + b
 				dy := m.a.D[at]
-				i0 := dot16((*[16]int8)(u.q[:]), (*[16]int8)(q[:]))
-				i1 := dot16((*[16]int8)(u.q[16:]), (*[16]int8)(q[16:]))
-				acc := &s.acc[8*(c-m.c0)+b&7]
+				acc := &s.acc[8*c+b&7]
 				if k.halves {
-					*acc += float32(float32(u.d[0]*dy) * float32(i0))
-					*acc += float32(float32(u.d[1]*dy) * float32(i1))
+					*acc += float32(float32(u.d[0]*dy) * float32(s.sum0[c]))
+					*acc += float32(float32(u.d[1]*dy) * float32(s.sum1[c]))
 				} else {
-					*acc += float32(float32(u.d[0]*dy) * float32(i0+i1))
+					*acc += float32(float32(u.d[0]*dy) * float32(s.sum0[c]+s.sum1[c]))
 				}
 				if k.mins {
 					*acc += float32(float32(u.m*dy) * float32(m.a.Sums[at]))
@@ -169,6 +174,15 @@ func (m *product) runs(k *weightType, s *Scratch) {
 		for c := range cols {
 			m.dst[(m.c0+c)*m.ld+r] = join8((*[8]float32)(s.acc[8*c:]))
 		}
+	}
+}
+
+// runDotsGeneric sets low[c] and high[c] to the sums over the two halves of a run for column c, which starts at q[c*n].
+func runDotsGeneric(low, high []int32, u *run, q []int8, n int) {
+	for c := range low {
+		x := (*[32]int8)(q[c*n:])
+		low[c] = dot16((*[16]int8)(u.q[:]), (*[16]int8)(x[:]))
+		high[c] = dot16((*[16]int8)(u.q[16:]), (*[16]int8)(x[16:]))
 	}
 }
 

@@ -113,12 +113,14 @@ func magnitudes(t gguf.Type, row []byte, n int) []float64 {
 	return out
 }
 
-// checkRow compares got, the product of one weight row with activation row c of a, with float64 sums over quant's
-// values. x is what the activations were made from.
+// bounds are the float64 products of one weight row with one row of activations, as they are quantised and as they were
+// given, and how far a kernel may be from each.
 //
-// Bounds, with eps = 2^-24: the float order has at most blocks+depth roundings of sums and four of each product, and the
-// decoder three of each value; quantisation moves each activation by at most half a step of its block.
-func checkRow(t *testing.T, typ gguf.Type, row []byte, a *Act, c int, x []float32, got float32) {
+// With eps = 2^-24: the float order has at most blocks+depth roundings of sums and four of each product, and the decoder
+// three of each value; quantisation moves each activation by at most half a step of its block.
+type bounds struct{ near, far, round, step float64 }
+
+func rowBounds(t *testing.T, typ gguf.Type, row []byte, a *Act, c int, x []float32) bounds {
 	t.Helper()
 	const eps = 1.0 / (1 << 24)
 	n := a.N
@@ -127,30 +129,33 @@ func checkRow(t *testing.T, typ gguf.Type, row []byte, a *Act, c int, x []float3
 		t.Fatal(err)
 	}
 	mag := magnitudes(typ, row, n)
-	var near, far, mass, step float64
+	var b bounds
+	mass := 0.0
 	block := a.Kind.block()
 	for i, w := range v {
-		y := float64(x[i])
-		half := 0.0
+		y, half := float64(x[i]), 0.0
 		if a.Kind != ActF32 {
 			d := float64(a.D[c*(n/block)+i/block])
 			y = d * float64(a.Q[c*n+i])
 			half = d * 0.50002
-			// Within a block the exact integers hide large terms: what is rounded is at most the sum of magnitudes.
-			mass += mag[i] * 127 * d
-		} else {
-			mass += mag[i] * math.Abs(y)
 		}
-		near += float64(w) * y
-		far += float64(w) * float64(x[i])
-		step += math.Abs(float64(w)) * half
+		mass += mag[i] * math.Abs(y)
+		b.near += float64(w) * y
+		b.far += float64(w) * float64(x[i])
+		b.step += math.Abs(float64(w)) * half
 	}
-	round := eps * mass * float64(n/max(block, 16)+16)
-	if e := math.Abs(float64(got) - near); !(e <= round) {
-		t.Errorf("%s n=%d: %g, float64 over the same activations %g: error %g above %g", typ, n, got, near, e, round)
+	b.round = eps * mass * float64(n/max(block, 16)+16)
+	return b
+}
+
+func checkRow(t *testing.T, typ gguf.Type, row []byte, a *Act, c int, x []float32, got float32) {
+	t.Helper()
+	b := rowBounds(t, typ, row, a, c, x)
+	if e := math.Abs(float64(got) - b.near); !(e <= b.round) {
+		t.Errorf("%s n=%d: %g, float64 over the same activations %g: error %g above %g", typ, a.N, got, b.near, e, b.round)
 	}
-	if e := math.Abs(float64(got) - far); !(e <= round+step) {
-		t.Errorf("%s n=%d: %g, float64 %g: error %g above %g", typ, n, got, far, e, round+step)
+	if e := math.Abs(float64(got) - b.far); !(e <= b.round+b.step) {
+		t.Errorf("%s n=%d: %g, float64 %g: error %g above %g", typ, a.N, got, b.far, e, b.round+b.step)
 	}
 }
 

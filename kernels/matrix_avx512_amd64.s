@@ -21,28 +21,29 @@ TEXT ·q4kRowsAVX512(SB), $0-72
 
 next:
 	MOVQ   CX, BX
-	MOVQ   q+32(FP), DI
-	MOVQ   d+40(FP), R8
-	MOVQ   sums+48(FP), R9
-	MOVQ   nb+56(FP), R10
+	LEAQ   (CX)(AX*4), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R11
 	VXORPS X7, X7, X7
 	VXORPS X8, X8, X8
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 
 block:
-	PREFETCHT0      1024(BX)
-	PREFETCHT0      1088(BX)
-	PREFETCHT0      1152(BX)
-	PREFETCHT0      1024(BX)(AX*1)
-	PREFETCHT0      1088(BX)(AX*1)
-	PREFETCHT0      1152(BX)(AX*1)
-	PREFETCHT0      1024(BX)(AX*2)
-	PREFETCHT0      1088(BX)(AX*2)
-	PREFETCHT0      1152(BX)(AX*2)
-	PREFETCHT0      1024(BX)(SI*1)
-	PREFETCHT0      1088(BX)(SI*1)
-	PREFETCHT0      1152(BX)(SI*1)
+	PREFETCHT0      (DI)
+	PREFETCHT0      64(DI)
+	PREFETCHT0      128(DI)
+	PREFETCHT0      (DI)(AX*1)
+	PREFETCHT0      64(DI)(AX*1)
+	PREFETCHT0      128(DI)(AX*1)
+	PREFETCHT0      (DI)(AX*2)
+	PREFETCHT0      64(DI)(AX*2)
+	PREFETCHT0      128(DI)(AX*2)
+	PREFETCHT0      (DI)(SI*1)
+	PREFETCHT0      64(DI)(SI*1)
+	PREFETCHT0      128(DI)(SI*1)
 	VMOVDQU         (BX), X11
 	VINSERTI128     $0x01, (BX)(AX*1), Y11, Y11
 	VINSERTI32X4    $0x02, (BX)(AX*2), Z11, Z11
@@ -59,19 +60,19 @@ block:
 	VPTERNLOGD      $0xea, Z13, Z14, Z11
 	VPUNPCKLBW      Z1, Z11, Z13
 	VPUNPCKHBW      Z1, Z11, Z14
-	VBROADCASTI32X4 32(R9), Z15
+	VBROADCASTI32X4 32(R10), Z15
 	VPMADDWD        Z15, Z14, Z14
 	VPSHUFD         $0x4e, Z14, Z15
 	VPADDD          Z15, Z14, Z14
 	VPSHUFD         $0xb1, Z14, Z15
 	VPADDD          Z15, Z14, Z14
 	VPERMD          Z14, Z6, Z14
-	VMOVDQU64       (DI), Z15
-	VSHUFI64X2      $0x44, 64(DI), Z15, Z16
-	VSHUFI64X2      $0xee, 64(DI), Z15, Z15
-	VMOVDQU64       128(DI), Z17
-	VSHUFI64X2      $0x44, 192(DI), Z17, Z18
-	VSHUFI64X2      $0xee, 192(DI), Z17, Z17
+	VMOVDQU64       (R8), Z15
+	VSHUFI64X2      $0x44, 64(R8), Z15, Z16
+	VSHUFI64X2      $0xee, 64(R8), Z15, Z15
+	VMOVDQU64       128(R8), Z17
+	VSHUFI64X2      $0x44, 192(R8), Z17, Z18
+	VSHUFI64X2      $0xee, 192(R8), Z17, Z17
 	VSHUFI32X4      $0x00, Z13, Z13, Z20
 	VMOVDQU64       16(BX), Z19
 	VPSRLW          $0x04, Z19, Z21
@@ -169,7 +170,7 @@ block:
 	VPADDD          Y13, Y19, Y13
 	VEXTRACTI128    $0x01, Y13, X11
 	VPADDD          X11, X13, X11
-	VBROADCASTSS    (R8), X13
+	VBROADCASTSS    (R9), X13
 	VCVTDQ2PS       X11, X11
 	VMULPS          X13, X12, X15
 	VMULPS          X11, X15, X15
@@ -184,13 +185,14 @@ block:
 	VMOVAPS         X10, X9
 	VMOVAPS         X15, X10
 	ADDQ            $0x90, BX
-	ADDQ            $0x00000100, DI
-	ADDQ            $0x04, R8
-	ADDQ            $0x30, R9
-	DECQ            R10
+	ADDQ            $0x90, DI
+	ADDQ            $0x00000100, R8
+	ADDQ            $0x04, R9
+	ADDQ            $0x30, R10
+	DECQ            R11
 	JNZ             block
-	MOVQ            nb+56(FP), DI
-	TESTQ           $0x00000001, DI
+	MOVQ            nb+56(FP), R8
+	TESTQ           $0x00000001, R8
 	JZ              even
 	VADDPS          X7, X10, X10
 	VADDPS          X9, X8, X8
@@ -323,36 +325,37 @@ TEXT ·q6kRowsAVX512(SB), $0-72
 
 next:
 	MOVQ   CX, BX
-	MOVQ   q+32(FP), DI
-	MOVQ   d+40(FP), R8
-	MOVQ   sums+48(FP), R9
-	MOVQ   nb+56(FP), R10
+	LEAQ   (CX)(AX*4), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R11
 	VXORPS X8, X8, X8
 	VXORPS X9, X9, X9
 	VXORPS X10, X10, X10
 	VXORPS X11, X11, X11
 
 block:
-	PREFETCHT0      1024(BX)
-	PREFETCHT0      1088(BX)
-	PREFETCHT0      1152(BX)
-	PREFETCHT0      1216(BX)
-	PREFETCHT0      1024(BX)(AX*1)
-	PREFETCHT0      1088(BX)(AX*1)
-	PREFETCHT0      1152(BX)(AX*1)
-	PREFETCHT0      1216(BX)(AX*1)
-	PREFETCHT0      1024(BX)(AX*2)
-	PREFETCHT0      1088(BX)(AX*2)
-	PREFETCHT0      1152(BX)(AX*2)
-	PREFETCHT0      1216(BX)(AX*2)
-	PREFETCHT0      1024(BX)(SI*1)
-	PREFETCHT0      1088(BX)(SI*1)
-	PREFETCHT0      1152(BX)(SI*1)
-	PREFETCHT0      1216(BX)(SI*1)
-	VMOVDQU64       (DI), Z12
-	VMOVDQU64       64(DI), Z13
-	VMOVDQU64       128(DI), Z14
-	VMOVDQU64       192(DI), Z15
+	PREFETCHT0      (DI)
+	PREFETCHT0      64(DI)
+	PREFETCHT0      128(DI)
+	PREFETCHT0      192(DI)
+	PREFETCHT0      (DI)(AX*1)
+	PREFETCHT0      64(DI)(AX*1)
+	PREFETCHT0      128(DI)(AX*1)
+	PREFETCHT0      192(DI)(AX*1)
+	PREFETCHT0      (DI)(AX*2)
+	PREFETCHT0      64(DI)(AX*2)
+	PREFETCHT0      128(DI)(AX*2)
+	PREFETCHT0      192(DI)(AX*2)
+	PREFETCHT0      (DI)(SI*1)
+	PREFETCHT0      64(DI)(SI*1)
+	PREFETCHT0      128(DI)(SI*1)
+	PREFETCHT0      192(DI)(SI*1)
+	VMOVDQU64       (R8), Z12
+	VMOVDQU64       64(R8), Z13
+	VMOVDQU64       128(R8), Z14
+	VMOVDQU64       192(R8), Z15
 	VPMOVSXBW       192(BX), Y17
 	VPSLLW          $0x05, Y17, Y18
 	VMOVDQU64       (BX), Z16
@@ -385,7 +388,7 @@ block:
 	VPMADDUBSW      Z15, Z22, Z22
 	VPERMW          Z17, Z7, Z19
 	VPDPWSSD        Z19, Z22, Z16
-	VPMADDWD        (R9), Y18, Y18
+	VPMADDWD        (R10), Y18, Y18
 	VPSUBD          Z18, Z16, Z16
 	VPMOVSXBW       192(BX)(AX*1), Y17
 	VPSLLW          $0x05, Y17, Y18
@@ -419,7 +422,7 @@ block:
 	VPMADDUBSW      Z15, Z23, Z23
 	VPERMW          Z17, Z7, Z20
 	VPDPWSSD        Z20, Z23, Z19
-	VPMADDWD        (R9), Y18, Y18
+	VPMADDWD        (R10), Y18, Y18
 	VPSUBD          Z18, Z19, Z19
 	VPMOVSXBW       192(BX)(AX*2), Y17
 	VPSLLW          $0x05, Y17, Y18
@@ -453,7 +456,7 @@ block:
 	VPMADDUBSW      Z15, Z24, Z24
 	VPERMW          Z17, Z7, Z21
 	VPDPWSSD        Z21, Z24, Z20
-	VPMADDWD        (R9), Y18, Y18
+	VPMADDWD        (R10), Y18, Y18
 	VPSUBD          Z18, Z20, Z20
 	VPMOVSXBW       192(BX)(SI*1), Y17
 	VPSLLW          $0x05, Y17, Y18
@@ -487,7 +490,7 @@ block:
 	VPMADDUBSW      Z15, Z23, Z23
 	VPERMW          Z17, Z7, Z13
 	VPDPWSSD        Z13, Z23, Z12
-	VPMADDWD        (R9), Y18, Y18
+	VPMADDWD        (R10), Y18, Y18
 	VPSUBD          Z18, Z12, Z12
 	VPUNPCKHDQ      Z19, Z16, Z13
 	VPUNPCKLDQ      Z19, Z16, Z16
@@ -508,7 +511,7 @@ block:
 	VPINSRW         $0x02, 208(BX)(AX*2), X13, X13
 	VPINSRW         $0x03, 208(BX)(SI*1), X13, X13
 	VCVTPH2PS       X13, X13
-	VBROADCASTSS    (R8), X14
+	VBROADCASTSS    (R9), X14
 	VCVTDQ2PS       X12, X12
 	VMULPS          X14, X13, X13
 	VMULPS          X12, X13, X13
@@ -518,13 +521,14 @@ block:
 	VMOVAPS         X11, X10
 	VMOVAPS         X13, X11
 	ADDQ            $0xd2, BX
-	ADDQ            $0x00000100, DI
-	ADDQ            $0x04, R8
-	ADDQ            $0x30, R9
-	DECQ            R10
+	ADDQ            $0xd2, DI
+	ADDQ            $0x00000100, R8
+	ADDQ            $0x04, R9
+	ADDQ            $0x30, R10
+	DECQ            R11
 	JNZ             block
-	MOVQ            nb+56(FP), DI
-	TESTQ           $0x00000001, DI
+	MOVQ            nb+56(FP), R8
+	TESTQ           $0x00000001, R8
 	JZ              even
 	VADDPS          X8, X11, X11
 	VADDPS          X10, X9, X9
@@ -625,20 +629,22 @@ TEXT ·f32RowsAVX512(SB), $256-56
 
 next:
 	MOVQ   CX, SI
+	LEAQ   (CX)(AX*4), R8
 	MOVQ   x+32(FP), BX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   n+40(FP), R8
-	SHRQ   $0x04, R8
+	MOVQ   n+40(FP), R9
+	SHRQ   $0x04, R9
 	JZ     rest
 
 sixteen:
-	PREFETCHT0  1024(SI)
-	PREFETCHT0  1024(SI)(AX*1)
-	PREFETCHT0  1024(SI)(AX*2)
-	PREFETCHT0  1024(SI)(DI*1)
+	PREFETCHT0  (R8)
+	PREFETCHT0  (R8)(AX*1)
+	PREFETCHT0  (R8)(AX*2)
+	PREFETCHT0  (R8)(DI*1)
+	ADDQ        $0x40, R8
 	VMOVUPS     (BX), Z4
 	VFMADD231PS (SI), Z4, Z0
 	VFMADD231PS (SI)(AX*1), Z4, Z1
@@ -646,44 +652,44 @@ sixteen:
 	VFMADD231PS (SI)(DI*1), Z4, Z3
 	ADDQ        $0x40, SI
 	ADDQ        $0x40, BX
-	DECQ        R8
+	DECQ        R9
 	JNZ         sixteen
 
 rest:
-	MOVQ    n+40(FP), R8
-	ANDQ    $0x0f, R8
+	MOVQ    n+40(FP), R9
+	ANDQ    $0x0f, R9
 	JZ      join
 	VMOVUPS Z0, (SP)
 	VMOVUPS Z1, 64(SP)
 	VMOVUPS Z2, 128(SP)
 	VMOVUPS Z3, 192(SP)
-	XORQ    R9, R9
+	XORQ    R8, R8
 
 one:
 	VMOVSS      (SI), X0
 	VMOVSS      (BX), X1
-	VMOVSS      (SP)(R9*4), X2
+	VMOVSS      (SP)(R8*4), X2
 	VFMADD231SS X1, X0, X2
-	VMOVSS      X2, (SP)(R9*4)
+	VMOVSS      X2, (SP)(R8*4)
 	VMOVSS      (SI)(AX*1), X0
 	VMOVSS      (BX), X1
-	VMOVSS      64(SP)(R9*4), X2
+	VMOVSS      64(SP)(R8*4), X2
 	VFMADD231SS X1, X0, X2
-	VMOVSS      X2, 64(SP)(R9*4)
+	VMOVSS      X2, 64(SP)(R8*4)
 	VMOVSS      (SI)(AX*2), X0
 	VMOVSS      (BX), X1
-	VMOVSS      128(SP)(R9*4), X2
+	VMOVSS      128(SP)(R8*4), X2
 	VFMADD231SS X1, X0, X2
-	VMOVSS      X2, 128(SP)(R9*4)
+	VMOVSS      X2, 128(SP)(R8*4)
 	VMOVSS      (SI)(DI*1), X0
 	VMOVSS      (BX), X1
-	VMOVSS      192(SP)(R9*4), X2
+	VMOVSS      192(SP)(R8*4), X2
 	VFMADD231SS X1, X0, X2
-	VMOVSS      X2, 192(SP)(R9*4)
-	INCQ        R9
+	VMOVSS      X2, 192(SP)(R8*4)
+	INCQ        R8
 	ADDQ        $0x04, SI
 	ADDQ        $0x04, BX
-	DECQ        R8
+	DECQ        R9
 	JNZ         one
 	VMOVUPS     (SP), Z0
 	VMOVUPS     64(SP), Z1
@@ -734,20 +740,22 @@ TEXT ·f16RowsAVX512(SB), $256-56
 
 next:
 	MOVQ   CX, SI
+	LEAQ   (CX)(AX*4), R8
 	MOVQ   x+32(FP), BX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   n+40(FP), R8
-	SHRQ   $0x04, R8
+	MOVQ   n+40(FP), R9
+	SHRQ   $0x04, R9
 	JZ     rest
 
 sixteen:
-	PREFETCHT0  1024(SI)
-	PREFETCHT0  1024(SI)(AX*1)
-	PREFETCHT0  1024(SI)(AX*2)
-	PREFETCHT0  1024(SI)(DI*1)
+	PREFETCHT0  (R8)
+	PREFETCHT0  (R8)(AX*1)
+	PREFETCHT0  (R8)(AX*2)
+	PREFETCHT0  (R8)(DI*1)
+	ADDQ        $0x20, R8
 	VMOVUPS     (BX), Z4
 	VCVTPH2PS   (SI), Z5
 	VFMADD231PS Z5, Z4, Z0
@@ -759,48 +767,48 @@ sixteen:
 	VFMADD231PS Z5, Z4, Z3
 	ADDQ        $0x20, SI
 	ADDQ        $0x40, BX
-	DECQ        R8
+	DECQ        R9
 	JNZ         sixteen
 
 rest:
-	MOVQ    n+40(FP), R8
-	ANDQ    $0x0f, R8
+	MOVQ    n+40(FP), R9
+	ANDQ    $0x0f, R9
 	JZ      join
 	VMOVUPS Z0, (SP)
 	VMOVUPS Z1, 64(SP)
 	VMOVUPS Z2, 128(SP)
 	VMOVUPS Z3, 192(SP)
-	XORQ    R9, R9
+	XORQ    R8, R8
 
 one:
 	VPBROADCASTW (SI), X0
 	VCVTPH2PS    X0, X0
 	VMOVSS       (BX), X1
-	VMOVSS       (SP)(R9*4), X2
+	VMOVSS       (SP)(R8*4), X2
 	VFMADD231SS  X1, X0, X2
-	VMOVSS       X2, (SP)(R9*4)
+	VMOVSS       X2, (SP)(R8*4)
 	VPBROADCASTW (SI)(AX*1), X0
 	VCVTPH2PS    X0, X0
 	VMOVSS       (BX), X1
-	VMOVSS       64(SP)(R9*4), X2
+	VMOVSS       64(SP)(R8*4), X2
 	VFMADD231SS  X1, X0, X2
-	VMOVSS       X2, 64(SP)(R9*4)
+	VMOVSS       X2, 64(SP)(R8*4)
 	VPBROADCASTW (SI)(AX*2), X0
 	VCVTPH2PS    X0, X0
 	VMOVSS       (BX), X1
-	VMOVSS       128(SP)(R9*4), X2
+	VMOVSS       128(SP)(R8*4), X2
 	VFMADD231SS  X1, X0, X2
-	VMOVSS       X2, 128(SP)(R9*4)
+	VMOVSS       X2, 128(SP)(R8*4)
 	VPBROADCASTW (SI)(DI*1), X0
 	VCVTPH2PS    X0, X0
 	VMOVSS       (BX), X1
-	VMOVSS       192(SP)(R9*4), X2
+	VMOVSS       192(SP)(R8*4), X2
 	VFMADD231SS  X1, X0, X2
-	VMOVSS       X2, 192(SP)(R9*4)
-	INCQ         R9
+	VMOVSS       X2, 192(SP)(R8*4)
+	INCQ         R8
 	ADDQ         $0x02, SI
 	ADDQ         $0x04, BX
-	DECQ         R8
+	DECQ         R9
 	JNZ          one
 	VMOVUPS      (SP), Z0
 	VMOVUPS      64(SP), Z1
@@ -851,20 +859,22 @@ TEXT ·bf16RowsAVX512(SB), $256-56
 
 next:
 	MOVQ   CX, SI
+	LEAQ   (CX)(AX*4), R8
 	MOVQ   x+32(FP), BX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   n+40(FP), R8
-	SHRQ   $0x04, R8
+	MOVQ   n+40(FP), R9
+	SHRQ   $0x04, R9
 	JZ     rest
 
 sixteen:
-	PREFETCHT0  1024(SI)
-	PREFETCHT0  1024(SI)(AX*1)
-	PREFETCHT0  1024(SI)(AX*2)
-	PREFETCHT0  1024(SI)(DI*1)
+	PREFETCHT0  (R8)
+	PREFETCHT0  (R8)(AX*1)
+	PREFETCHT0  (R8)(AX*2)
+	PREFETCHT0  (R8)(DI*1)
+	ADDQ        $0x20, R8
 	VMOVUPS     (BX), Z4
 	VPMOVZXWD   (SI), Z5
 	VPSLLD      $0x10, Z5, Z5
@@ -880,52 +890,52 @@ sixteen:
 	VFMADD231PS Z5, Z4, Z3
 	ADDQ        $0x20, SI
 	ADDQ        $0x40, BX
-	DECQ        R8
+	DECQ        R9
 	JNZ         sixteen
 
 rest:
-	MOVQ    n+40(FP), R8
-	ANDQ    $0x0f, R8
+	MOVQ    n+40(FP), R9
+	ANDQ    $0x0f, R9
 	JZ      join
 	VMOVUPS Z0, (SP)
 	VMOVUPS Z1, 64(SP)
 	VMOVUPS Z2, 128(SP)
 	VMOVUPS Z3, 192(SP)
-	XORQ    R9, R9
+	XORQ    R8, R8
 
 one:
 	MOVWLZX     (SI), R10
 	SHLL        $0x10, R10
 	VMOVD       R10, X0
 	VMOVSS      (BX), X1
-	VMOVSS      (SP)(R9*4), X2
+	VMOVSS      (SP)(R8*4), X2
 	VFMADD231SS X1, X0, X2
-	VMOVSS      X2, (SP)(R9*4)
+	VMOVSS      X2, (SP)(R8*4)
 	MOVWLZX     (SI)(AX*1), R10
 	SHLL        $0x10, R10
 	VMOVD       R10, X0
 	VMOVSS      (BX), X1
-	VMOVSS      64(SP)(R9*4), X2
+	VMOVSS      64(SP)(R8*4), X2
 	VFMADD231SS X1, X0, X2
-	VMOVSS      X2, 64(SP)(R9*4)
+	VMOVSS      X2, 64(SP)(R8*4)
 	MOVWLZX     (SI)(AX*2), R10
 	SHLL        $0x10, R10
 	VMOVD       R10, X0
 	VMOVSS      (BX), X1
-	VMOVSS      128(SP)(R9*4), X2
+	VMOVSS      128(SP)(R8*4), X2
 	VFMADD231SS X1, X0, X2
-	VMOVSS      X2, 128(SP)(R9*4)
+	VMOVSS      X2, 128(SP)(R8*4)
 	MOVWLZX     (SI)(DI*1), R10
 	SHLL        $0x10, R10
 	VMOVD       R10, X0
 	VMOVSS      (BX), X1
-	VMOVSS      192(SP)(R9*4), X2
+	VMOVSS      192(SP)(R8*4), X2
 	VFMADD231SS X1, X0, X2
-	VMOVSS      X2, 192(SP)(R9*4)
-	INCQ        R9
+	VMOVSS      X2, 192(SP)(R8*4)
+	INCQ        R8
 	ADDQ        $0x02, SI
 	ADDQ        $0x04, BX
-	DECQ        R8
+	DECQ        R9
 	JNZ         one
 	VMOVUPS     (SP), Z0
 	VMOVUPS     64(SP), Z1
@@ -1001,9 +1011,9 @@ next:
 	VXORPS X9, X9, X9
 
 block:
-	PREFETCHT0      1024(BX)
-	PREFETCHT0      1088(BX)
-	PREFETCHT0      1152(BX)
+	PREFETCHT0      4096(BX)
+	PREFETCHT0      4160(BX)
+	PREFETCHT0      4224(BX)
 	VBROADCASTI32X4 (BX), Z10
 	VCVTPH2PS       X10, X12
 	VBROADCASTSS    X12, X11
@@ -1213,10 +1223,10 @@ next:
 	VXORPS X11, X11, X11
 
 block:
-	PREFETCHT0      1024(BX)
-	PREFETCHT0      1088(BX)
-	PREFETCHT0      1152(BX)
-	PREFETCHT0      1216(BX)
+	PREFETCHT0      4096(BX)
+	PREFETCHT0      4160(BX)
+	PREFETCHT0      4224(BX)
+	PREFETCHT0      4288(BX)
 	VPMOVSXBW       192(BX), Y12
 	VPSLLW          $0x05, Y12, Y13
 	VMOVDQU64       (BX), Z14
@@ -1363,7 +1373,7 @@ next:
 	JZ     rest
 
 sixteen:
-	PREFETCHT0  1024(BX)
+	PREFETCHT0  4096(BX)
 	VMOVUPS     (BX), Z4
 	VFMADD231PS (DI), Z4, Z0
 	VFMADD231PS (DI)(SI*1), Z4, Z1
@@ -1478,7 +1488,7 @@ next:
 	JZ     rest
 
 sixteen:
-	PREFETCHT0  1024(BX)
+	PREFETCHT0  4096(BX)
 	VCVTPH2PS   (BX), Z4
 	VFMADD231PS (DI), Z4, Z0
 	VFMADD231PS (DI)(SI*1), Z4, Z1
@@ -1597,7 +1607,7 @@ next:
 	JZ     rest
 
 sixteen:
-	PREFETCHT0  1024(BX)
+	PREFETCHT0  4096(BX)
 	VPMOVZXWD   (BX), Z4
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS (DI), Z4, Z0
@@ -1720,11 +1730,11 @@ next:
 	JZ     rest
 
 eight:
-	PREFETCHT0    1024(AX)
-	PREFETCHT0    1088(AX)
-	PREFETCHT0    1152(AX)
-	PREFETCHT0    1216(AX)
-	PREFETCHT0    1280(AX)
+	PREFETCHT0    4096(AX)
+	PREFETCHT0    4160(AX)
+	PREFETCHT0    4224(AX)
+	PREFETCHT0    4288(AX)
+	PREFETCHT0    4352(AX)
 	VPXOR         X4, X4, X4
 	VPINSRW       $0x00, (AX), X4, X4
 	VPINSRW       $0x01, 34(AX), X4, X4
@@ -1885,11 +1895,11 @@ next:
 	JZ     rest
 
 eight:
-	PREFETCHT0    1024(AX)
-	PREFETCHT0    1088(AX)
-	PREFETCHT0    1152(AX)
-	PREFETCHT0    1216(AX)
-	PREFETCHT0    1280(AX)
+	PREFETCHT0    4096(AX)
+	PREFETCHT0    4160(AX)
+	PREFETCHT0    4224(AX)
+	PREFETCHT0    4288(AX)
+	PREFETCHT0    4352(AX)
 	VPXOR         X7, X7, X7
 	VPINSRW       $0x00, (AX), X7, X7
 	VPINSRW       $0x01, 34(AX), X7, X7

@@ -29,6 +29,7 @@ var avx2, avx512 level
 // bind fills the parts of a level that are the same on all of them.
 func bind(l *level, id Level, f32Rows, f32Cols floatKernel, f16Rows floatKernel, values [2]valueKernel) {
 	l.id = id
+	l.superDots, l.runDots = superDotsVector, runDotsVector
 	l.quant32, l.quant256 = quant32Vector, quant256Vector
 	l.toHalf, l.rmsNorm, l.siluMul = toHalfVector, rmsNormVector, siluMulVector
 	l.decode = generic.decode
@@ -87,6 +88,14 @@ func dotsVector(rows, cols floatKernel, dst []float32, ld int, w, x []float32, s
 		rows(&s.tail[0], 0, wb, 0, &x[c*n], n, 1)
 		dst[c*ld] = s.tail[0]
 	}
+}
+
+func superDotsVector(isum, msum []int32, u *super, q []int8, n int, sums []int16, step int) {
+	superDotsAVX2(&isum[0], &msum[0], &u.q[0], &u.scale[0], &u.min[0], &q[0], n, &sums[0], 2*step, len(isum))
+}
+
+func runDotsVector(low, high []int32, u *run, q []int8, n int) {
+	runDotsAVX2(&low[0], &high[0], &u.q[0], &q[0], n, len(low))
 }
 
 // quantChunk is the number of scales that one call makes.

@@ -166,4 +166,4 @@ func (v isa) transpose4(a [4]reg.VecVirtual) {
 }
 
 // prefetchAhead is how far before its use a line of weights is asked for, in bytes.
-const prefetchAhead = 1024
+const prefetchAhead = 4096

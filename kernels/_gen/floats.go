@@ -46,9 +46,10 @@ func (v isa) floats(typ string, s shape) {
 	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
 	wrow := Load(Param("w"), GP64()).(reg.GPVirtual)
 	dst := Load(Param("dst"), GP64()).(reg.GPVirtual)
-	w, x := lanes{base: GP64()}, lanes{base: GP64()}
+	w, x, ahead := lanes{base: GP64()}, lanes{base: GP64()}, lanes{}
 	if s.rows > 1 {
 		w = newLanes(stride)
+		ahead = lanes{base: GP64(), s1: w.s1, s3: w.s3, mul: 1}
 	} else {
 		xs := Load(Param("n"), GP64()).(reg.GPVirtual)
 		SHLQ(Imm(2), xs)
@@ -66,6 +67,9 @@ func (v isa) floats(typ string, s shape) {
 	n, i, tmp := GP64(), GP64(), GP64()
 	Label("next")
 	MOVQ(wrow, w.base)
+	if s.rows > 1 {
+		LEAQ(Mem{Base: wrow, Index: stride, Scale: 4}, ahead.base)
+	}
 	Load(Param("x"), x.base)
 	for p := range acc {
 		for _, a := range acc[p] {
@@ -80,8 +84,13 @@ func (v isa) floats(typ string, s shape) {
 	SHRQ(Imm(4), n)
 	JZ(LabelRef("rest"))
 	loop("sixteen", n, func() {
-		for r := range s.rows {
-			PREFETCHT0(w.at(r, prefetchAhead))
+		if s.rows > 1 {
+			for r := range s.rows {
+				PREFETCHT0(ahead.at(r, 0))
+			}
+			ADDQ(Imm(uint64(16*elem)), ahead.base)
+		} else {
+			PREFETCHT0(w.at(0, prefetchAhead))
 		}
 		for p := range parts {
 			off := p * v.size()

@@ -17,6 +17,7 @@ type kq struct {
 	isa
 	shape
 	w       lanes // weights; rows only use at(1..3)
+	ahead   lanes // the same place in the next group of rows
 	q, d, s lanes // activations, their scales, their sums
 	acc     [4]reg.VecVirtual
 }
@@ -37,6 +38,7 @@ func (v isa) kquant(typ string, s shape) {
 	var dl lanes
 	if s.rows > 1 {
 		k.w = newLanes(stride)
+		k.ahead = lanes{base: GP64(), s1: k.w.s1, s3: k.w.s3, mul: 1}
 		k.q, k.d, k.s = lanes{base: GP64()}, lanes{base: GP64()}, lanes{base: GP64()}
 	} else {
 		k.w = lanes{base: GP64()}
@@ -71,6 +73,9 @@ func (v isa) kquant(typ string, s shape) {
 	Label("next")
 	{
 		MOVQ(wrow, k.w.base)
+		if s.rows > 1 {
+			LEAQ(Mem{Base: wrow, Index: stride, Scale: 4}, k.ahead.base)
+		}
 		Load(Param("q"), k.q.base)
 		Load(Param("d"), k.d.base)
 		Load(Param("sums"), k.s.base)
@@ -81,6 +86,9 @@ func (v isa) kquant(typ string, s shape) {
 		loop("block", n, func() {
 			body()
 			ADDQ(Imm(uint64(blockBytes)), k.w.base)
+			if s.rows > 1 {
+				ADDQ(Imm(uint64(blockBytes)), k.ahead.base)
+			}
 			ADDQ(U32(256), k.q.base)
 			ADDQ(Imm(4), k.d.base)
 			ADDQ(Imm(sums256), k.s.base)
@@ -177,7 +185,11 @@ func (k *kq) actScale() reg.VecVirtual {
 func (k *kq) fetchAhead(bytes int) {
 	for i := range k.rows {
 		for o := 0; o < bytes; o += 64 {
-			PREFETCHT0(k.w.at(i, prefetchAhead+o))
+			if k.rows > 1 {
+				PREFETCHT0(k.ahead.at(i, o))
+			} else {
+				PREFETCHT0(k.w.at(i, prefetchAhead+o))
+			}
 		}
 	}
 }

@@ -21,6 +21,7 @@ func main() {
 	case "common":
 		elementwise()
 		decoders()
+		unpacked()
 	default:
 		log.Fatalf("-set %q: want avx2, avx512 or common", *set)
 	}
