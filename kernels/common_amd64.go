@@ -34,6 +34,11 @@ func scaleMaxAVX2(p *float32, n int, scale float32) float32
 //go:noescape
 func scaleAVX2(x *float32, n int, f float32)
 
+// addScaledAVX2 adds w*x to dst, the product rounded first.
+//
+//go:noescape
+func addScaledAVX2(dst *float32, x *float32, n int, w float32)
+
 // toHalfAVX2 narrows src to binary16, ties to even.
 //
 //go:noescape

@@ -321,6 +321,26 @@ loop:
 	VZEROUPPER
 	RET
 
+// func addScaledAVX2(dst *float32, x *float32, n int, w float32)
+// Requires: AVX
+TEXT ·addScaledAVX2(SB), NOSPLIT, $0-28
+	VBROADCASTSS w+24(FP), Y0
+	MOVQ         dst+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         n+16(FP), DX
+	SHRQ         $0x03, DX
+
+loop:
+	VMULPS  (CX), Y0, Y1
+	VADDPS  (AX), Y1, Y1
+	VMOVUPS Y1, (AX)
+	ADDQ    $0x00000020, AX
+	ADDQ    $0x00000020, CX
+	DECQ    DX
+	JNZ     loop
+	VZEROUPPER
+	RET
+
 // func toHalfAVX2(dst *byte, src *float32, n int)
 // Requires: AVX, F16C
 TEXT ·toHalfAVX2(SB), NOSPLIT, $0-24

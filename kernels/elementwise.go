@@ -76,16 +76,17 @@ func siluMulGeneric(dst, gate, up []float32) {
 }
 
 // Add adds x to dst, which has the same length.
-func Add(dst, x []float32) {
-	sameLen("Add", len(dst), len(x))
-	for i, v := range x {
-		dst[i] += v
-	}
-}
+func Add(dst, x []float32) { AddScaled(dst, x, 1) } // times one is exact
 
 // AddScaled adds w*x to dst, which has the same length; the product is rounded before the sum.
 func AddScaled(dst, x []float32, w float32) {
 	sameLen("AddScaled", len(dst), len(x))
+	if len(dst) > 0 {
+		current().addScaled(dst, x, w)
+	}
+}
+
+func addScaledGeneric(dst, x []float32, w float32) {
 	for i, v := range x {
 		dst[i] += float32(w * v)
 	}

@@ -39,6 +39,7 @@ type level struct {
 	toHalf    func(dst []byte, src []float32)
 	rmsNorm   func(dst, x, w []float32, eps float32)
 	siluMul   func(dst, gate, up []float32)
+	addScaled func(dst, x []float32, w float32)
 	attend    func(m *attention, s *Scratch)
 }
 
@@ -52,6 +53,7 @@ var generic = level{
 	toHalf:    toHalfGeneric,
 	rmsNorm:   rmsNormGeneric,
 	siluMul:   siluMulGeneric,
+	addScaled: addScaledGeneric,
 	attend:    attendGeneric,
 }
 

@@ -32,6 +32,7 @@ func bind(l *level, id Level, f32Rows, f32Cols floatKernel, f16Rows floatKernel,
 	l.superDots, l.runDots = superDotsVector, runDotsVector
 	l.quant32, l.quant256 = quant32Vector, quant256Vector
 	l.toHalf, l.rmsNorm, l.siluMul = toHalfVector, rmsNormVector, siluMulVector
+	l.addScaled = addScaledVector
 	l.decode = generic.decode
 	l.decode[gguf.Q8_0] = func(dst []float32, w []byte) { decodeChunks(decodeQ80AVX2, dst, w, 32, 34) }
 	l.decode[gguf.Q4_K] = func(dst []float32, w []byte) { decodeChunks(decodeQ4KAVX2, dst, w, 256, 144) }
@@ -157,6 +158,15 @@ func siluMulVector(dst, gate, up []float32) {
 		dst, gate, up = dst[n:], gate[n:], up[n:]
 	}
 	siluMulGeneric(dst, gate, up)
+}
+
+func addScaledVector(dst, x []float32, w float32) {
+	for len(dst) >= 8 {
+		n := min(len(dst)&^7, callElems)
+		addScaledAVX2(&dst[0], &x[0], n, w)
+		dst, x = dst[n:], x[n:]
+	}
+	addScaledGeneric(dst, x, w)
 }
 
 // valueKernel sets out[j] = fma(p[i], v[i][j], out[j]) for rows i < n at distance stride and j < dims, a multiple of 16.

@@ -15,6 +15,7 @@ func elementwise() {
 	expBlock()
 	scaleMax()
 	scale()
+	addScaled()
 	toHalf()
 	largest()
 	quantScales()
@@ -394,6 +395,23 @@ func quantize() {
 		}
 		VPACKSSDW(both[1], both[0], both[0])
 		VMOVDQU(both[0], Mem{Base: p[1], Disp: 32})
+	})
+	VZEROUPPER()
+	RET()
+}
+
+func addScaled() {
+	TEXT("addScaledAVX2", NOSPLIT, "func(dst *float32, x *float32, n int, w float32)")
+	Pragma("noescape")
+	Doc("addScaledAVX2 adds w*x to dst, the product rounded first.")
+	w := YMM()
+	m, _ := Param("w").Resolve()
+	VBROADCASTSS(m.Addr, w)
+	elemLoop([]string{"dst", "x"}, []int{32, 32}, "n", 8, func(p []reg.GPVirtual) {
+		x := YMM()
+		VMULPS(Mem{Base: p[1]}, w, x)
+		VADDPS(Mem{Base: p[0]}, x, x)
+		VMOVUPS(x, Mem{Base: p[0]})
 	})
 	VZEROUPPER()
 	RET()
