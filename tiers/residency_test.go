@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -567,13 +568,16 @@ func TestEWMA(t *testing.T) {
 			t.Fatalf("after %d visits: %g, %g, %g", p.latest, a, b, c)
 		}
 	}
-	// Layer 1 was never visited; its first use counts nearly as much as one of layer 0 now.
-	p.visit(1)
-	p.touch(1, 0)
-	before := p.score(0, 2)
-	p.touch(0, 2)
-	if w0, w1 := p.score(0, 2)-before, p.score(1, 0); w1 < w0/2 || w1 > w0 {
-		t.Errorf("a use weighs %g in layer 0 and %g in layer 1", w0, w1)
+	// A layer that was passed over for long lags by a quarter of the half-life when it comes back, no more.
+	l := newEWMA([]int{1, 1}, 8)
+	for range 100 {
+		l.visit(0)
+	}
+	l.visit(1)
+	l.touch(0, 0)
+	l.touch(1, 0)
+	if got, want := l.score(1, 0)/l.score(0, 0), math.Exp2(-2.0/8); math.Abs(got-want) > 1e-15 {
+		t.Errorf("a use in the layer that lags weighs %g of another, want %g", got, want)
 	}
 	q := newEWMA([]int{2}, 64)
 	q.visit(0)

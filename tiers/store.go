@@ -76,7 +76,12 @@ type StoreOptions struct {
 	Depth      int // pieces read at the same time; 8 when 0
 	GuessDepth int // of these, at most so many for guesses; 4 when 0
 
-	readAt func(f *os.File, b []byte, off int64) (int, error) // tests hand in faults here; os.File.ReadAt when nil
+	// For tests: what stands in for os.File.ReadAt, what changes the result of an io_uring read, reading through the page
+	// cache as on file systems without direct reads, and io_uring without registration.
+	readAt     func(f *os.File, b []byte, off int64) (int, error)
+	result     func(n int32) int32
+	buffered   bool
+	noRegister bool
 }
 
 // complete fills in defaults and refuses nonsense.

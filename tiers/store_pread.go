@@ -79,7 +79,7 @@ func NewPread(paths []string, o StoreOptions) (Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	fs, err := openFiles(paths, true)
+	fs, err := openFiles(paths, !o.buffered)
 	if err != nil {
 		return nil, err
 	}

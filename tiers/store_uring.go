@@ -19,6 +19,8 @@ type uringStore struct {
 	log  *slog.Logger
 	once sync.Once
 
+	result func(n int32) int32 // StoreOptions.result
+
 	ops  []flight // under way, by tag
 	free []uint64 // tags
 	per  int      // slots in one registered buffer; 0: none are registered
@@ -38,18 +40,14 @@ type flight struct {
 // uring.ErrUnavailable. The arena is registered with the kernel if the limit of locked memory allows, else each read pins
 // its own pages; log, which may be nil, is told which.
 func NewUring(paths []string, o StoreOptions, log *slog.Logger) (Store, error) {
-	return newUring(paths, o, log, false)
-}
-
-func newUring(paths []string, o StoreOptions, log *slog.Logger, noRegister bool) (Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	fs, err := openFiles(paths, true)
+	fs, err := openFiles(paths, !o.buffered)
 	if err != nil {
 		return nil, err
 	}
-	s := &uringStore{fs: fs, log: log, ops: make([]flight, o.Depth)}
+	s := &uringStore{fs: fs, log: log, result: o.result, ops: make([]flight, o.Depth)}
 	files := make([]*os.File, len(fs))
 	for i := range fs {
 		files[i] = fs[i].File
@@ -58,7 +56,7 @@ func newUring(paths []string, o StoreOptions, log *slog.Logger, noRegister bool)
 		s.free = append(s.free, uint64(i))
 	}
 	s.init(&o)
-	s.ring, err = uring.Open(uring.Options{Entries: o.Depth, Files: files, Complete: s.complete, Batch: s.Kick, NoRegister: noRegister})
+	s.ring, err = uring.Open(uring.Options{Entries: o.Depth, Files: files, Complete: s.complete, Batch: s.Kick, NoRegister: o.noRegister})
 	if err != nil {
 		fs.close()
 		return nil, err
@@ -145,6 +143,9 @@ const retries = 100
 func (s *uringStore) complete(tag uint64, n int32) {
 	f := &s.ops[tag]
 	sp := &f.r.layout.spans[f.piece]
+	if s.result != nil {
+		n = s.result(n)
+	}
 	var err error
 	switch {
 	case n < 0:

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -20,33 +21,47 @@ import (
 	"testing/synctest"
 	"time"
 
+	mmap "github.com/edsrzf/mmap-go"
+
 	"terrace/internal/uring"
 )
 
 // moreStores are the stores besides pread that read files; io_uring only where the system has it.
 func moreStores(t testing.TB) []maker {
-	ms := []maker{{"mmap", NewMmap}}
-	for _, no := range []bool{false, true} {
-		name := map[bool]string{false: "uring", true: "uring-unregistered"}[no]
-		m := maker{name, func(paths []string, o StoreOptions) (Store, error) { return newUring(paths, o, nil, no) }}
-		r, err := uring.Open(uring.Options{Entries: 1, Complete: func(uint64, int32) {}})
-		if errors.Is(err, uring.ErrUnavailable) {
-			t.Logf("without io_uring: %v", err)
-			return ms
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Close()
-		ms = append(ms, m)
+	ms := []maker{{"mmap", NewMmap}, {"pread-buffered", func(paths []string, o StoreOptions) (Store, error) {
+		o.buffered = true
+		return NewPread(paths, o)
+	}}}
+	return append(ms, uringStores(t)...)
+}
+
+func uringStores(t testing.TB) []maker {
+	r, err := uring.Open(uring.Options{Entries: 1, Complete: func(uint64, int32) {}})
+	if errors.Is(err, uring.ErrUnavailable) {
+		t.Logf("without io_uring: %v", err)
+		return nil
 	}
-	return ms
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	with := func(name string, set func(*StoreOptions)) maker {
+		return maker{name, func(paths []string, o StoreOptions) (Store, error) {
+			set(&o)
+			return NewUring(paths, o, nil)
+		}}
+	}
+	return []maker{
+		with("uring", func(*StoreOptions) {}),
+		with("uring-unregistered", func(o *StoreOptions) { o.noRegister = true }),
+		with("uring-buffered", func(o *StoreOptions) { o.buffered = true }),
+	}
 }
 
 func TestUringName(t *testing.T) {
-	for _, m := range moreStores(t)[1:] {
+	for _, m := range uringStores(t) {
 		c := newCache(t, m, testExperts(2, 8), 1, Options{Slots: 8, TopK: 4}, StoreOptions{})
-		if got := strings.Contains(c.Stats().Store, "registered buffers"); got != (m.name == "uring") {
+		if got := strings.Contains(c.Stats().Store, "registered buffers"); got != (m.name != "uring-unregistered") {
 			t.Errorf("%s calls itself %q", m.name, c.Stats().Store)
 		}
 		closeCache(t, c)
@@ -218,6 +233,98 @@ func TestFaults(t *testing.T) {
 	mode.Store(3)
 	if err := fetch(c, 1, []int32{1, 2, 3, 4}); err != nil {
 		t.Errorf("slow reads: %v", err)
+	}
+}
+
+// TestUringResults hands short, interrupted and failed completions into the uring store.
+func TestUringResults(t *testing.T) {
+	for _, m := range uringStores(t) {
+		t.Run(m.name, func(t *testing.T) {
+			experts := testExperts(3, 8)
+			var mode, seen atomic.Int32
+			c := newCache(t, m, experts, 2, Options{Slots: 4, TopK: 2}, StoreOptions{result: func(n int32) int32 {
+				seen.Add(1)
+				switch mode.Load() {
+				case 1: // one block at a time
+					return min(n, 4096)
+				case 2: // every other one is to be tried again
+					if seen.Load()%2 == 0 {
+						return [...]int32{-int32(syscall.EAGAIN), -int32(syscall.EINTR)}[seen.Load()/2%2]
+					}
+				case 3:
+					return -int32(syscall.EIO)
+				case 4:
+					return -int32(syscall.EAGAIN)
+				case 5: // the end of the file in the middle of a block
+					return min(n, 100)
+				case 6:
+					return 0
+				}
+				return n
+			}})
+			defer closeCache(t, c)
+			for i := range int32(3) {
+				mode.Store(i)
+				for range 3 {
+					for l := 1; l < 3; l++ {
+						if err := fetch(c, l, []int32{0, 1, 2, 3, 4, 5, 6, 7}); err != nil {
+							t.Fatalf("mode %d: %v", i, err)
+						}
+					}
+				}
+			}
+			var absent []int32
+			for e := range int32(8) {
+				if c.Contains(1, int(e)) == Absent {
+					absent = append(absent, e)
+				}
+			}
+			want := map[int32]error{3: syscall.EIO, 4: syscall.EAGAIN, 5: io.ErrUnexpectedEOF, 6: io.ErrUnexpectedEOF}
+			if strings.HasSuffix(m.name, "buffered") {
+				delete(want, 5) // goes on in the middle of a block
+			}
+			for i, w := range want {
+				mode.Store(i)
+				if err := fetch(c, 1, absent[:1]); !errors.Is(err, w) || !strings.Contains(err.Error(), fmt.Sprintf("expert %d of layer 1", absent[0])) {
+					t.Errorf("mode %d: %v, want %v", i, err, w)
+				}
+			}
+			mode.Store(0)
+			if err := fetch(c, 1, absent[:1]); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestFault copies from a mapping whose file is gone from under it.
+func TestFault(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("a mapped file cannot shrink everywhere")
+	}
+	name := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(name, make([]byte, 4*os.Getpagesize()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := mmap.Map(f, mmap.RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Unmap()
+	dst := make([]byte, len(m))
+	if err := copyMapped(dst, m); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(name, 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := copyMapped(dst, m); !errors.Is(err, errFault) {
+		t.Errorf("error %v, want %v", err, errFault)
 	}
 }
 
@@ -521,7 +628,7 @@ func TestMemlock(t *testing.T) {
 		memlockChild(t, n)
 		return
 	}
-	if runtime.GOOS != "linux" || len(moreStores(t)) < 2 {
+	if runtime.GOOS != "linux" || len(uringStores(t)) == 0 {
 		t.Skip("no io_uring here")
 	}
 	exe, err := os.Executable()
