@@ -12,8 +12,9 @@ import (
 
 // PredictorConfig replays a routing trace's tokens through the model.
 type PredictorConfig struct {
-	Trace  string // file of router.TraceLine, gzipped or plain
-	Tokens int    // at most so many; 0: all
+	Engine engine.Options // Lookahead is the largest depth compared
+	Trace  string         // file of router.TraceLine, gzipped or plain
+	Tokens int            // at most so many; 0: all
 }
 
 // PredictorReport says how good the guesses were.
@@ -34,8 +35,37 @@ type PredictorReport struct {
 	Detail engine.Stats `json:"stats"`
 }
 
-// Predictor feeds the trace's tokens one at a time, as decoding would, and scores the guesses made on the way.
-func Predictor(ctx context.Context, e *engine.Engine, s *engine.Session, c PredictorConfig) (*PredictorReport, error) {
+// Predictor feeds the trace's tokens one at a time, as decoding would, and scores the guesses made on the way: once for each
+// depth up to the asked one, each from an empty arena of the same size.
+func Predictor(ctx context.Context, c PredictorConfig) ([]*PredictorReport, error) {
+	most := c.Engine.Lookahead
+	if most == engine.LookaheadAuto {
+		most = 2
+	}
+	var rs []*PredictorReport
+	for depth := 0; depth <= most; depth++ {
+		o := c.Engine
+		o.Lookahead = depth
+		r, err := predictorRun(ctx, o, c)
+		if err != nil {
+			return nil, err
+		}
+		rs = append(rs, r)
+	}
+	return rs, nil
+}
+
+func predictorRun(ctx context.Context, o engine.Options, c PredictorConfig) (*PredictorReport, error) {
+	e, err := engine.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	s, err := e.NewSession()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
 	t, err := router.OpenTrace(c.Trace)
 	if err != nil {
 		return nil, err

@@ -35,6 +35,7 @@ type Stats struct {
 	TTFTMS             float64 `json:"ttft_ms"`
 	RAMBudget          int64   `json:"ram_budget"`
 	PeakRSS            int64   `json:"peak_rss"`
+	RSSAnon            int64   `json:"rss_anon"` // now, not backed by files
 	DenseBytes         int64   `json:"dense_bytes"`
 	KVBytes            int64   `json:"kv_bytes"`
 	ExpertBytes        int64   `json:"expert_bytes"` // of the arena
@@ -109,7 +110,10 @@ func (s *Session) Measure() *Meter {
 }
 
 // End is what was done since Measure.
-func (m *Meter) End() Stats { return m.end() }
+func (m *Meter) End() Stats {
+	m.last = time.Now()
+	return m.end()
+}
 
 func (m *Meter) promptDone() {
 	m.prompt = time.Now()
@@ -133,15 +137,6 @@ func perSecond(n int, d time.Duration) float64 {
 	return float64(n) / d.Seconds()
 }
 
-// peakRSS is the largest resident size of the process so far, 0 where the system does not tell.
-func peakRSS() int64 {
-	r, err := host.RSS()
-	if err != nil {
-		return 0
-	}
-	return r.Peak
-}
-
 // end closes the request's account.
 func (m *Meter) end() Stats {
 	if m.prompt.IsZero() {
@@ -154,11 +149,12 @@ func (m *Meter) end() Stats {
 	e, now := m.s.e, m.s.counters()
 	c := e.model.Config()
 	name, _ := e.file.Metadata.StringOr("general.name", "")
+	rss, _ := host.RSS() // zeros where the system does not tell
 	st := Stats{
 		Model: name, Arch: c.Arch, Quant: e.quantLabel(), Backend: e.backend.Name(), NCtx: e.opt.Context, Parallel: 1,
 		KVType: e.opt.KeyType.String() + "/" + e.opt.ValType.String(), Threads: e.opt.Threads, Exact: e.opt.Exact,
 		PromptTokens: m.prompts, PredictedTokens: m.predicted, PromptMS: ms(m.prompt.Sub(m.start)), PredictedMS: ms(end.Sub(m.prompt)),
-		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: e.budget.RAM, PeakRSS: peakRSS(),
+		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: e.budget.RAM, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
 		DenseBytes: e.budget.Dense, KVBytes: e.budget.KV, ExpertBytes: e.budget.Arena, ExpertSlots: e.budget.Slots, ExpertsTotal: e.budget.Experts,
 		Store: e.store,
 	}

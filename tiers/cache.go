@@ -68,7 +68,11 @@ type Cache struct {
 // NewCache makes a cache of o.Slots slots and takes over o.Store: Close closes it. After an error the store remains the
 // caller's. Fewer slots than MinSlots are refused with ErrTooSmall.
 func NewCache(o Options) (*Cache, error) {
-	least := MinSlots(o.TopK, o.Lookahead, o.Guesses)
+	total := 0
+	for _, experts := range o.Experts {
+		total += len(experts)
+	}
+	least := min(MinSlots(o.TopK, o.Lookahead, o.Guesses), total) // with a slot for every expert nothing waits
 	switch {
 	case o.Store == nil:
 		panic("tiers: a cache without a store")
@@ -86,7 +90,6 @@ func NewCache(o Options) (*Cache, error) {
 	c := &Cache{store: o.Store, experts: o.Experts, log: o.Log}
 	var counts []int
 	var bytes [][]int64
-	total := 0
 	for layer, experts := range o.Experts {
 		if len(experts) > math.MaxUint16+1 {
 			return nil, fmt.Errorf("expert cache: layer %d has %d experts; at most %d are possible", layer, len(experts), math.MaxUint16+1)
@@ -106,7 +109,6 @@ func NewCache(o Options) (*Cache, error) {
 			ls[e] = layoutOf(d)
 			bs[e] = d.Bytes()
 		}
-		total += len(experts)
 		counts = append(counts, len(experts))
 		c.layouts = append(c.layouts, ls)
 		bytes = append(bytes, bs)

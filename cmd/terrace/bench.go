@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
 
@@ -28,22 +29,27 @@ func runBenchPredictor(c *cli.Context, e env) error {
 	if c.String("trace") == "" {
 		return usagef("give the routing trace: --trace FILE")
 	}
-	eng, s, err := openSession(c, e)
+	if c.NArg() > 0 {
+		return usagef("unexpected argument %q", c.Args().First())
+	}
+	o, err := engineOptions(c, e)
 	if err != nil {
 		return err
 	}
-	defer eng.Close()
-	defer s.Close()
-	r, err := bench.Predictor(c.Context, eng, s, bench.PredictorConfig{Trace: c.String("trace"), Tokens: c.Int("limit")})
+	rs, err := bench.Predictor(c.Context, bench.PredictorConfig{Engine: o, Trace: c.String("trace"), Tokens: c.Int("limit")})
 	if err != nil {
 		return err
 	}
 	if c.Bool("json") {
-		return printJSON(e, r)
+		return printJSON(e, rs)
 	}
-	fmt.Fprintf(e.out, "%d tokens, %d of %d experts with a slot, store %s\n", r.Tokens, r.Slots, r.Total, r.Store)
-	fmt.Fprintf(e.out, "the trace's experts were chosen here too: %.2f %%\n", 100*r.Agreement)
-	fmt.Fprintf(e.out, "guessed right, %d layers ahead at most: next layer %.3f, second next %.3f\n", r.Depth, r.Recall1, r.Recall2)
-	fmt.Fprintf(e.out, "when needed: resident %.3f, in flight %.3f, together %.3f; absent %.3f\n", r.Resident, r.InFlight, r.Resident+r.InFlight, r.Absent)
-	return nil
+	r := rs[0]
+	fmt.Fprintf(e.out, "%d tokens, %d of %d experts with a slot, store %s; the trace's experts were chosen here too: %.2f %%\n", r.Tokens, r.Slots, r.Total, r.Store, 100*r.Agreement)
+	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "lookahead\tright n+1\tright n+2\tresident\tin flight\ttogether\tabsent\tMB read\ttokens/s\t")
+	for _, r := range rs {
+		fmt.Fprintf(w, "%d\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.1f\t%.1f\t\n", r.Depth, r.Recall1, r.Recall2, r.Resident, r.InFlight, r.Resident+r.InFlight, r.Absent,
+			float64(r.Detail.BytesRead)/1e6, float64(r.Tokens)/r.Detail.PredictedMS*1e3)
+	}
+	return w.Flush()
 }
