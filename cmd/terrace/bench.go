@@ -29,6 +29,9 @@ func runBenchPredictor(c *cli.Context, e env) error {
 	if c.String("trace") == "" {
 		return usagef("give the routing trace: --trace FILE")
 	}
+	if n := c.Int("limit"); n < 0 {
+		return usagef("--limit is %d, want at least 0", n)
+	}
 	if c.NArg() > 0 {
 		return usagef("unexpected argument %q", c.Args().First())
 	}

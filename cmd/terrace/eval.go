@@ -167,6 +167,9 @@ func runEvalQA(c *cli.Context, e env) error {
 	if c.String("file") == "" {
 		return usagef("give the questions: -f FILE.jsonl")
 	}
+	if n := c.Int("predict"); n < 1 {
+		return usagef("--predict is %d, want at least 1", n)
+	}
 	qs, err := bench.ReadQuestions(c.String("file"))
 	if err != nil {
 		return err

@@ -61,6 +61,9 @@ func modelPath(c *cli.Context, e env) (string, error) {
 	if m := c.String("model"); m != "" {
 		return m, nil
 	}
+	if c.IsSet("model") { // an unset variable, perhaps: another model than the one meant would answer
+		return "", usagef("--model is empty, want a GGUF file")
+	}
 	if m := e.getenv("TERRACE_MODEL"); m != "" {
 		return m, nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"terrace/engine"
+	"terrace/internal/host"
 )
 
 // Exit codes (documented in README.md).
@@ -38,23 +39,43 @@ type env struct {
 	in       io.Reader
 	out, err io.Writer
 	getenv   func(string) string
+	terminal bool // in is one: somebody types there
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	code := run(ctx, os.Args, env{os.Stdin, os.Stdout, os.Stderr, os.Getenv})
+	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once, whatever it is in
+	code := run(ctx, os.Args, env{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv})
 	stop()
 	os.Exit(code)
 }
 
 // run executes the command line and returns the exit code. An error is one line on e.err.
-func run(ctx context.Context, args []string, e env) int {
+func run(ctx context.Context, args []string, e env) (code int) {
+	defer func() {
+		if p := recover(); p != nil { // a broken contract inside: still one line, never a stack
+			fmt.Fprintf(e.err, "terrace: internal error, please report it: %s\n", oneLine(fmt.Sprint(p)))
+			code = exitFailure
+		}
+	}()
+	out := &watched{w: e.out}
+	e.out = out
+	if f, ok := e.in.(*os.File); ok {
+		e.terminal = host.IsTerminal(f)
+	}
+	e.in = &interruptible{ctx: ctx, r: e.in}
 	app := newApp(e)
 	err := app.RunContext(ctx, reorder(app, args))
+	if err == nil && out.err != nil {
+		err = fmt.Errorf("standard output: %w", out.err)
+	}
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(e.err, "terrace: %s\n", strings.ReplaceAll(err.Error(), "\n", " "))
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	fmt.Fprintf(e.err, "terrace: %s\n", oneLine(err.Error()))
 	var u usageError
 	switch {
 	case errors.As(err, &u), errors.Is(err, engine.ErrUsage):
@@ -111,7 +132,8 @@ func newApp(e env) *cli.App {
 }
 
 // reorder moves the flags of a command before its positional arguments, so that `terrace run "question" -n 20` works: the
-// library stops at the first positional. Everything after "--" stays as it is.
+// library stops at the first positional. Everything after "--" stays as it is. A call for help is left alone with its
+// command, and a last flag that lacks its value comes last, so that the library names it.
 func reorder(app *cli.App, args []string) []string {
 	if len(args) < 2 {
 		return args
@@ -144,6 +166,7 @@ func reorder(app *cli.App, args []string) []string {
 		}
 	}
 	var flags, rest []string
+	bare := false // the last flag lacks its value
 	for i := head; i < len(args); i++ {
 		a := args[i]
 		if a == "--" {
@@ -154,13 +177,22 @@ func reorder(app *cli.App, args []string) []string {
 			rest = append(rest, a)
 			continue
 		}
-		flags = append(flags, a)
 		name := strings.TrimLeft(a, "-")
-		if !strings.Contains(name, "=") && !isBool[name] && i+1 < len(args) {
-			i++
+		if name == "help" || name == "h" {
+			return append(append([]string{}, args[:head]...), a)
+		}
+		flags = append(flags, a)
+		if !strings.Contains(name, "=") && !isBool[name] {
+			if i++; i == len(args) {
+				bare = true
+				break
+			}
 			flags = append(flags, args[i])
 		}
 	}
-	out := append(append(append([]string{}, args[:head]...), flags...), "--")
-	return append(out, rest...)
+	out := append(append([]string{}, args[:head]...), flags...)
+	if bare {
+		return out
+	}
+	return append(append(out, "--"), rest...)
 }

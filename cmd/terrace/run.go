@@ -37,17 +37,17 @@ func runCommand(e env) *cli.Command {
 			&cli.Float64Flag{Name: "frequency-penalty", Usage: "penalise tokens by how often seen (0: off)"},
 			&cli.Int64Flag{Name: "seed", Aliases: []string{"s"}, Value: -1, Usage: "seed of the draws (-1: a new one)"},
 			&cli.BoolFlag{Name: "ignore-eos", Usage: "never sample an end token"},
-			&cli.BoolFlag{Name: "raw", Usage: "no chat template: the prompt is continued as it is"},
+			&cli.BoolFlag{Name: "raw", Usage: "no chat template: the prompt is continued as it is, and spellings of special tokens in it are these tokens"},
 			&cli.BoolFlag{Name: "no-think", Usage: "ask the template for no thinking"},
 			&cli.StringFlag{Name: "stats", Value: "off", Usage: "what was done, on standard error: off, text or json"},
 			&cli.StringFlag{Name: "stats-file", Usage: "write the statistics to `FILE` instead"},
-			&cli.BoolFlag{Name: "hash-logits", Usage: "SHA-256 over the logits of every generated position, in the statistics"},
+			&cli.BoolFlag{Name: "hash-logits", Usage: "SHA-256 over the logits of every generated position, in the statistics or, without them, on standard error"},
 		),
 		Action: func(c *cli.Context) error { return runRun(c.Context, c, e) },
 	}
 }
 
-func runRun(ctx context.Context, c *cli.Context, e env) error {
+func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 	o, err := engineOptions(c, e)
 	if err != nil {
 		return err
@@ -66,9 +66,26 @@ func runRun(ctx context.Context, c *cli.Context, e env) error {
 	if n := c.Int("predict"); n < -1 || n == 0 {
 		return usagef("--predict is %d, want at least 1, or -1 for no limit", n)
 	}
+	if c.Bool("raw") && c.String("system-prompt") != "" {
+		return usagef("--system-prompt needs the chat template, and --raw takes none")
+	}
 	prompt, chatting, err := readPrompt(c, e)
 	if err != nil {
 		return err
+	}
+	statsTo := e.err
+	if path := c.String("stats-file"); path != "" { // before the work whose figures would be lost
+		f, undo, err := openStats(path)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			f.Close()
+			if failed != nil {
+				undo()
+			}
+		}()
+		statsTo = f
 	}
 	eng, err := engine.Open(o)
 	if err != nil {
@@ -81,7 +98,7 @@ func runRun(ctx context.Context, c *cli.Context, e env) error {
 	}
 	defer s.Close()
 	p.Vocab, p.EOG = eng.Model().Config().Vocab, eng.Tokenizer().EOG()
-	r := &runner{c: c, e: e, eng: eng, s: s, params: p, stats: stats}
+	r := &runner{c: c, e: e, eng: eng, s: s, params: p, stats: stats, statsTo: statsTo}
 	if chatting {
 		return r.chat(ctx)
 	}
@@ -101,10 +118,8 @@ func readPrompt(c *cli.Context, e env) (prompt string, chatting bool, err error)
 	case c.NArg() > 1:
 		return "", false, usagef("%d arguments, want one prompt: put it in quotes", c.NArg())
 	default:
-		if f, ok := e.in.(*os.File); ok {
-			if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-				return "", true, nil
-			}
+		if e.terminal {
+			return "", true, nil
 		}
 		b, err := io.ReadAll(io.LimitReader(e.in, maxPrompt+1))
 		if err != nil {
@@ -144,7 +159,9 @@ type runner struct {
 	eng    *engine.Engine
 	s      *engine.Session
 	params sample.Params
-	stats  string
+
+	stats   string    // off, text or json
+	statsTo io.Writer // standard error or the file
 }
 
 // answer renders the conversation, streams the reply to standard output and prints the statistics. reply, if not nil, gets
@@ -178,9 +195,6 @@ func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string, re
 		fmt.Fprintln(r.e.out)
 	}
 	if err != nil {
-		if errors.Is(err, context.Canceled) {
-			return errors.New("interrupted")
-		}
 		return err
 	}
 	return r.printStats(&res.Stats)
@@ -226,23 +240,31 @@ func (r *runner) chat(ctx context.Context) error {
 	}
 }
 
-// printStats writes the statistics where they were asked for.
+// openStats opens the file that statistics are added to. undo removes it again if it was not there before.
+func openStats(path string) (f *os.File, undo func(), err error) {
+	_, err = os.Stat(path)
+	created := errors.Is(err, os.ErrNotExist)
+	if f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644); err != nil {
+		return nil, nil, fmt.Errorf("--stats-file: %w", err)
+	}
+	return f, func() {
+		if st, err := os.Stat(path); created && err == nil && st.Size() == 0 {
+			os.Remove(path)
+		}
+	}, nil
+}
+
+// printStats writes the statistics where they were asked for. A hash that was asked for alone is printed alone.
 func (r *runner) printStats(st *engine.Stats) error {
 	if r.stats == "off" {
+		if st.LogitsSHA256 != "" {
+			fmt.Fprintf(r.e.err, "logits    sha256 %s\n", st.LogitsSHA256)
+		}
 		return nil
 	}
 	r.s.Bound(st)
-	w := r.e.err
-	if path := r.c.String("stats-file"); path != "" {
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		w = f
-	}
 	if r.stats == "json" {
-		return json.NewEncoder(w).Encode(st)
+		return json.NewEncoder(r.statsTo).Encode(st)
 	}
-	return statsText(w, st)
+	return statsText(r.statsTo, st)
 }

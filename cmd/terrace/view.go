@@ -34,7 +34,7 @@ func statsText(w io.Writer, st *engine.Stats) error {
 	var b strings.Builder
 	p := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
 	p("")
-	p("model     %s (%s, %s), %s on %d threads, KV %s", st.Model, st.Arch, st.Quant, st.Backend, st.Threads, st.KVType)
+	p("model     %s (%s, %s), %s on %d threads, KV %s", oneLine(st.Model), oneLine(st.Arch), st.Quant, st.Backend, st.Threads, st.KVType)
 	p("speed     prompt %d tokens at %.1f/s, answer %d tokens at %.1f/s, first token after %.1f ms, loaded in %.0f ms",
 		st.PromptTokens, st.PromptPerSecond, st.PredictedTokens, st.PredictedPerSecond, st.TTFTMS, st.LoadMS)
 	p("memory    peak %s of %s: dense weights %s, context %s, expert arena %s", bytesText(st.PeakRSS), bytesText(st.RAMBudget),
