@@ -142,6 +142,10 @@ func (m *Model) Forward(ctx context.Context, st *State, b Batch, src Source) err
 	w.enc.Embed(w.x, m.embd, b.Tokens)
 	for i := range m.layers {
 		if err := ctx.Err(); err != nil {
+			// What is recorded still reads the experts of the layer before.
+			if serr := w.enc.Submit(); serr != nil {
+				err = serr
+			}
 			return err
 		}
 		m.attention(st, i)
