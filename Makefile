@@ -6,13 +6,14 @@ MODEL   := testdata/tiny-moe-Q4_K.gguf
 VERSION := $(shell git describe --always --dirty 2>/dev/null)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+.DEFAULT_GOAL := build
 .PHONY: demo test bench lint build exact race cross generate generated fuzz ci check-go check-cc clean
 
 check-go:
 	@$(GO) version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "Terrace needs Go 1.26 or newer; 'go version' says: $$($(GO) version 2>&1)"; exit 1; }
 
 build: check-go
-	$(GO) build -trimpath -o $(BIN) ./cmd/terrace
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./cmd/terrace
 
 # The answer, then what happened on the way: which tier each expert came from, what was read, what limited the speed.
 # 30 % of the experts have a slot, which with alignment is a third of the expert bytes.

@@ -173,7 +173,8 @@ type PPLReport struct {
 const pplCut = 1024
 
 // Perplexity scores each text by itself after one end-of-text token, cut at the smaller of the context and 1024 tokens.
-func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts []string) (*PPLReport, error) {
+// With whole set, what is cut off is scored too: as further pieces, each after an end-of-text token of its own.
+func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts []string, whole bool) (*PPLReport, error) {
 	tok := e.Tokenizer()
 	start, ok := tok.Lookup("<|endoftext|>")
 	if !ok {
@@ -189,18 +190,28 @@ func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts 
 	rows := logitsRows(e)
 	out := make([]float32, rows*vocab)
 	r := &PPLReport{}
+	piece := min(pplCut, e.Options().Context) - 1 // tokens scored after one end-of-text token
+	if piece < 1 {
+		return nil, fmt.Errorf("the context holds %d tokens, scoring needs at least 2", e.Options().Context)
+	}
 	for i, text := range texts {
-		ids := tok.Encode([]int32{start}, text, false, false)
-		ids = ids[:min(len(ids), pplCut, e.Options().Context)]
-		s.Reset()
-		for at := 0; at < len(ids)-1; at += rows {
-			n := min(rows, len(ids)-1-at)
-			if err := s.EvalAll(ctx, ids[at:at+n], out[:n*vocab]); err != nil {
-				return nil, fmt.Errorf("text %d: %w", i+1, err)
-			}
-			for k := range n {
-				r.NLL -= logProb(out[k*vocab:(k+1)*vocab], ids[at+k+1])
-				r.Tokens++
+		all := tok.Encode(nil, text, false, false)
+		if !whole {
+			all = all[:min(len(all), piece)]
+		}
+		for len(all) > 0 {
+			ids := append([]int32{start}, all[:min(len(all), piece)]...)
+			all = all[len(ids)-1:]
+			s.Reset()
+			for at := 0; at < len(ids)-1; at += rows {
+				n := min(rows, len(ids)-1-at)
+				if err := s.EvalAll(ctx, ids[at:at+n], out[:n*vocab]); err != nil {
+					return nil, fmt.Errorf("text %d: %w", i+1, err)
+				}
+				for k := range n {
+					r.NLL -= logProb(out[k*vocab:(k+1)*vocab], ids[at+k+1])
+					r.Tokens++
+				}
 			}
 		}
 	}

@@ -60,7 +60,7 @@ func TestPerplexity(t *testing.T) {
 	}
 	text := texts[1][:400]
 	e, s := open(t, engine.Options{Path: tinyMoE, Context: 512, Batch: 64})
-	r, err := Perplexity(context.Background(), e, s, []string{text})
+	r, err := Perplexity(context.Background(), e, s, []string{text}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +89,26 @@ func TestPerplexity(t *testing.T) {
 		t.Errorf("perplexity %v of a held-out text", r.PPL)
 	}
 	e2, s2 := open(t, engine.Options{Path: tinyMoE, Context: 512, Batch: 7})
-	if r2, err := Perplexity(context.Background(), e2, s2, []string{text}); err != nil || r2.NLL != r.NLL {
+	if r2, err := Perplexity(context.Background(), e2, s2, []string{text}, false); err != nil || r2.NLL != r.NLL {
 		t.Errorf("batches of 7: %+v, %v; of 64: %+v", r2, err, r)
+	}
+}
+
+// TestPerplexityWhole scores a text longer than the context: every token counts once, or only the first piece.
+func TestPerplexityWhole(t *testing.T) {
+	e, s := open(t, engine.Options{Path: tinyMoE, Context: 32, Batch: 16})
+	text := "The quick brown fox jumps over the lazy dog. He went to the river and sat down by the old stone bridge, where nobody had been for years, and thought of home."
+	n := len(e.Tokenizer().Encode(nil, text, false, false))
+	if n <= 31 {
+		t.Fatalf("%d tokens fit", n)
+	}
+	for _, c := range []struct {
+		whole bool
+		want  int
+	}{{true, n}, {false, 31}} {
+		if r, err := Perplexity(context.Background(), e, s, []string{text}, c.whole); err != nil || r.Tokens != c.want {
+			t.Errorf("whole %v: %+v, %v; want %d tokens", c.whole, r, err, c.want)
+		}
 	}
 }
 

@@ -65,7 +65,8 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 	if r.HashLogits {
 		h, buf = sha256.New(), make([]byte, 4*len(s.logits))
 	}
-	_, err := s.Sync(ctx, r.Prompt)
+	n, err := s.Sync(ctx, r.Prompt)
+	m.evaluated = n
 	m.promptDone()
 	stream := s.e.tok.NewStream(false)
 	for err == nil {
@@ -110,6 +111,7 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 		}
 	}
 	res.Stats = m.end()
+	res.Stats.FinishReason = res.Finish
 	if h != nil {
 		res.Stats.LogitsSHA256 = hex.EncodeToString(h.Sum(nil))
 	}

@@ -33,13 +33,13 @@ func evalCommand(e env) *cli.Command {
 			},
 			{
 				Name:   "ppl",
-				Usage:  "perplexity of a text",
+				Usage:  `perplexity of a text, in pieces of at most 1024 tokens; each {"text"} of a .jsonl file counts up to its first 1024`,
 				Flags:  append(modelFlags(), jsonFlag, fileFlag),
 				Action: func(c *cli.Context) error { return runEvalPPL(c, e) },
 			},
 			{
 				Name:   "qa",
-				Usage:  "share of questions answered with the expected words (greedy, chat template)",
+				Usage:  `share of questions answered with the expected words (greedy, chat template); lines {"question", "expect"}`,
 				Flags:  append(modelFlags(), jsonFlag, fileFlag, &cli.IntFlag{Name: "predict", Aliases: []string{"n"}, Value: 128, Usage: "tokens per answer at most"}),
 				Action: func(c *cli.Context) error { return runEvalQA(c, e) },
 			},
@@ -152,7 +152,7 @@ func runEvalPPL(c *cli.Context, e env) error {
 	}
 	defer eng.Close()
 	defer s.Close()
-	r, err := bench.Perplexity(c.Context, eng, s, texts)
+	r, err := bench.Perplexity(c.Context, eng, s, texts, !strings.HasSuffix(c.String("file"), ".jsonl"))
 	if err != nil {
 		return err
 	}

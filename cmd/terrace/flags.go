@@ -78,6 +78,7 @@ func modelPath(c *cli.Context, e env) (string, error) {
 		for ; ; d = filepath.Dir(d) {
 			p := filepath.Join(d, demoModel)
 			if _, err := os.Stat(p); err == nil {
+				fmt.Fprintf(e.err, "terrace: no -m and no TERRACE_MODEL: the demo model is used (%s)\n", demoModel)
 				return p, nil
 			}
 			if filepath.Dir(d) == d {
@@ -107,6 +108,9 @@ func engineOptions(c *cli.Context, e env) (engine.Options, error) {
 	}
 	o.Context, o.Threads, o.Batch = c.Int("ctx-size"), c.Int("threads"), c.Int("batch-size")
 	o.Exact = c.Bool("exact")
+	if o.Exact && (c.IsSet("cache-type-k") && c.String("cache-type-k") != "f32" || c.IsSet("cache-type-v") && c.String("cache-type-v") != "f32") {
+		return o, usagef("--exact keeps keys and values in f32, --cache-type-k and -v say %s and %s", c.String("cache-type-k"), c.String("cache-type-v"))
+	}
 	if o.KeyType, err = parseKV("cache-type-k", c.String("cache-type-k")); err != nil {
 		return o, err
 	}

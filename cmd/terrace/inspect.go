@@ -174,8 +174,12 @@ func inspect(f *gguf.File, metadata, tensors bool) *report {
 func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
 	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
 	p := func(format string, a ...any) { fmt.Fprintf(w, format+"\n", a...) }
+	count, unit := float64(r.Params)/1e9, "billion"
+	if count < 1 {
+		count, unit = float64(r.Params)/1e6, "million"
+	}
 	p("file\t%s (GGUF v%d, %d shard(s))", oneLine(r.Path), r.Version, len(r.Shards))
-	p("model\t%s, architecture %s, %.2f billion parameters", oneLine(r.Name), oneLine(r.Arch), float64(r.Params)/1e9)
+	p("model\t%s, architecture %s, %.2f %s parameters", orUnknown(oneLine(r.Name)), oneLine(r.Arch), count, unit)
 	for _, t := range r.Types {
 		p("type\t%s\t%d tensors\t%s", t.Type, t.Tensors, bytesText(t.Bytes))
 	}

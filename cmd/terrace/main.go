@@ -86,6 +86,35 @@ func run(ctx context.Context, args []string, e env) (code int) {
 	return exitFailure
 }
 
+// version is set by the build.
+var version = "(development)"
+
+// known are flags of llama.cpp's and Ollama's that Terrace has no use for, and what to do instead.
+var known = map[string]string{
+	"ngl": "there is no GPU backend yet: leave it out", "gpu-layers": "there is no GPU backend yet: leave it out", "n-gpu-layers": "there is no GPU backend yet: leave it out",
+	"fa": "attention has one form: leave it out", "flash-attn": "attention has one form: leave it out",
+	"no-mmap": "experts are read as --store says, dense weights stay in RAM", "mlock": "dense weights stay in RAM: leave it out",
+	"cpu-moe": "experts are on the CPU: leave it out", "n-cpu-moe": "experts are on the CPU: leave it out", "ncmoe": "experts are on the CPU: leave it out",
+	"cnv": "without PROMPT on a terminal it is a conversation", "i": "without PROMPT on a terminal it is a conversation", "no-cnv": "--raw continues a text without the template",
+	"f": "write < FILE", "think": "--no-think turns thinking off", "reasoning-budget": "--no-think turns thinking off",
+}
+
+// flagError words the library's complaint about a flag as ours.
+func flagError(c *cli.Context, err error) error {
+	name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !ok {
+		return err
+	}
+	if hint, ok := known[strings.TrimLeft(name, "-")]; ok {
+		return fmt.Errorf("unknown flag -%s: %s", name, hint)
+	}
+	help := "terrace --help lists them"
+	if c != nil && c.Command != nil && c.Command.Name != "" && c.Command.Name != "terrace" {
+		help = fmt.Sprintf("terrace %s --help lists them; a prompt that begins with - goes after --", c.Command.FullName())
+	}
+	return fmt.Errorf("unknown flag -%s: %s", name, help)
+}
+
 func newApp(e env) *cli.App {
 	app := &cli.App{
 		Name:      "terrace",
@@ -99,7 +128,7 @@ func newApp(e env) *cli.App {
 			evalCommand(e),
 			benchCommand(e),
 		},
-		HideVersion:            true,
+		Version:                version,
 		ExitErrHandler:         func(*cli.Context, error) {},
 		UseShortOptionHandling: false,
 		Action: func(c *cli.Context) error {
@@ -109,7 +138,7 @@ func newApp(e env) *cli.App {
 			return cli.ShowAppHelp(c)
 		},
 	}
-	onUsage := func(_ *cli.Context, err error, _ bool) error { return usageError{err} }
+	onUsage := func(c *cli.Context, err error, _ bool) error { return usageError{flagError(c, err)} }
 	app.OnUsageError = onUsage
 	var walk func(cs []*cli.Command)
 	walk = func(cs []*cli.Command) {

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -21,17 +23,17 @@ func runCommand(e env) *cli.Command {
 	def := sample.Defaults(1)
 	return &cli.Command{
 		Name:      "run",
-		Usage:     "answer one prompt, streamed; without PROMPT the prompt is read from standard input",
+		Usage:     "answer one prompt, streamed; without PROMPT (or with -) it is read from standard input, on a terminal it is a chat",
 		ArgsUsage: "[PROMPT]",
 		Flags: append(modelFlags(),
 			&cli.StringFlag{Name: "prompt", Aliases: []string{"p"}, Usage: "the prompt, instead of the argument"},
 			&cli.StringFlag{Name: "system-prompt", Aliases: []string{"sys"}, Usage: "system message"},
-			&cli.IntFlag{Name: "predict", Aliases: []string{"n"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
-			&cli.Float64Flag{Name: "temp", Value: float64(def.Temp), Usage: "temperature; 0 is greedy"},
+			&cli.IntFlag{Name: "predict", Aliases: []string{"n", "n-predict"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
+			&cli.Float64Flag{Name: "temp", Aliases: []string{"temperature"}, Value: decimal(def.Temp), Usage: "temperature; 0 is greedy"},
 			&cli.IntFlag{Name: "top-k", Value: def.TopK, Usage: "keep the k likeliest tokens (0: all)"},
-			&cli.Float64Flag{Name: "top-p", Value: float64(def.TopP), Usage: "keep the likeliest tokens up to this mass (1: all)"},
-			&cli.Float64Flag{Name: "min-p", Value: float64(def.MinP), Usage: "drop tokens below this share of the likeliest (0: none)"},
-			&cli.Float64Flag{Name: "repeat-penalty", Value: float64(def.RepeatPenalty), Usage: "penalise repeated tokens (1: off)"},
+			&cli.Float64Flag{Name: "top-p", Value: decimal(def.TopP), Usage: "keep the likeliest tokens up to this mass (1: all)"},
+			&cli.Float64Flag{Name: "min-p", Value: decimal(def.MinP), Usage: "drop tokens below this share of the likeliest (0: none)"},
+			&cli.Float64Flag{Name: "repeat-penalty", Value: decimal(def.RepeatPenalty), Usage: "penalise repeated tokens (1: off)"},
 			&cli.IntFlag{Name: "repeat-last-n", Value: def.RepeatLastN, Usage: "tokens looked back at for repeats (0: off, -1: the context)"},
 			&cli.Float64Flag{Name: "presence-penalty", Usage: "penalise tokens seen (0: off)"},
 			&cli.Float64Flag{Name: "frequency-penalty", Usage: "penalise tokens by how often seen (0: off)"},
@@ -48,6 +50,9 @@ func runCommand(e env) *cli.Command {
 }
 
 func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
+	if a := c.Args().First(); c.String("model") == "" && strings.HasSuffix(a, ".gguf") {
+		return usagef("%q looks like a model file, and here the prompt is wanted: write -m %s", a, a)
+	}
 	o, err := engineOptions(c, e)
 	if err != nil {
 		return err
@@ -68,6 +73,9 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 	}
 	if c.Bool("raw") && c.String("system-prompt") != "" {
 		return usagef("--system-prompt needs the chat template, and --raw takes none")
+	}
+	if c.Bool("raw") && c.Bool("no-think") {
+		return usagef("--no-think needs the chat template, and --raw takes none")
 	}
 	prompt, chatting, err := readPrompt(c, e)
 	if err != nil {
@@ -113,12 +121,12 @@ func readPrompt(c *cli.Context, e env) (prompt string, chatting bool, err error)
 		return "", false, usagef("the prompt is given twice: by --prompt and as an argument")
 	case c.IsSet("prompt"):
 		prompt = c.String("prompt")
-	case c.NArg() == 1:
+	case c.NArg() == 1 && c.Args().First() != "-":
 		prompt = c.Args().First()
 	case c.NArg() > 1:
-		return "", false, usagef("%d arguments, want one prompt: put it in quotes", c.NArg())
+		return "", false, usagef("%d arguments, want one prompt, in quotes; the model goes to -m FILE", c.NArg())
 	default:
-		if e.terminal {
+		if e.terminal && c.NArg() == 0 {
 			return "", true, nil
 		}
 		b, err := io.ReadAll(io.LimitReader(e.in, maxPrompt+1))
@@ -138,6 +146,9 @@ func readPrompt(c *cli.Context, e env) (prompt string, chatting bool, err error)
 
 // maxPrompt bounds what is read from standard input.
 const maxPrompt = 64 << 20
+
+// decimal is the float64 that prints as short as f does.
+func decimal(f float32) float64 { return math.Round(float64(f)*1e6) / 1e6 }
 
 func samplerParams(c *cli.Context) sample.Params {
 	p := sample.Defaults(1)
@@ -197,6 +208,9 @@ func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string, re
 	if err != nil {
 		return err
 	}
+	if n := r.eng.Options().Context; res.Finish == engine.FinishLength && r.s.Pos() >= n {
+		fmt.Fprintf(r.e.err, "terrace: the context of %d tokens is full and the answer is cut; -c N makes it larger\n", n)
+	}
 	return r.printStats(&res.Stats)
 }
 
@@ -218,9 +232,13 @@ func (r *runner) tokens(msgs []chat.Message, raw string) ([]int32, error) {
 
 // chat reads a line at a time and answers it, the conversation so far in front.
 func (r *runner) chat(ctx context.Context) error {
+	if r.c.Bool("raw") {
+		return usagef("--raw needs a prompt: a conversation needs the chat template")
+	}
 	in := bufio.NewScanner(r.e.in)
 	in.Buffer(nil, maxPrompt)
 	var msgs []chat.Message
+	fmt.Fprintf(r.e.err, "%s, context of %d tokens. /clear forgets the conversation, /bye or Ctrl-D leaves.\n", filepath.Base(r.eng.Options().Path), r.eng.Options().Context)
 	for {
 		fmt.Fprint(r.e.err, "> ")
 		if !in.Scan() {
@@ -228,12 +246,22 @@ func (r *runner) chat(ctx context.Context) error {
 			return in.Err()
 		}
 		line := strings.TrimSpace(in.Text())
-		if line == "" {
+		switch line {
+		case "":
+			continue
+		case "/bye", "/exit":
+			return nil
+		case "/clear":
+			msgs = nil
 			continue
 		}
 		msgs = append(msgs, userMessage(line))
 		var reply strings.Builder
-		if err := r.answer(ctx, msgs, line, &reply); err != nil {
+		if err := r.answer(ctx, msgs, line, &reply); errors.Is(err, engine.ErrPrompt) {
+			msgs = msgs[:len(msgs)-1]
+			fmt.Fprintf(r.e.err, "terrace: %s; /clear starts anew, -c N makes the context larger\n", oneLine(err.Error()))
+			continue
+		} else if err != nil {
 			return err
 		}
 		msgs = append(msgs, chat.Message{Role: "assistant", Content: reply.String()})
