@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,28 @@ func starving(t *testing.T) (*Engine, *Session) {
 	}
 	t.Cleanup(s.Close)
 	return e, s
+}
+
+// TestHugeText: a text that cannot fit is refused by its length, without the memory that cutting it into tokens takes.
+func TestHugeText(t *testing.T) {
+	e, _ := starving(t)
+	huge := strings.Repeat("\n", 16<<20)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, raw := e.Text(huge)
+	_, chatted := e.Chat(chat.Conversation{Messages: []chat.Message{{Role: "user", Content: huge}}, AddGenerationPrompt: true})
+	runtime.ReadMemStats(&after)
+	for _, err := range []error{raw, chatted} {
+		if !errors.Is(err, ErrPrompt) || !strings.Contains(err.Error(), "256") {
+			t.Errorf("16 MiB in a context of 256: %v", err)
+		}
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 20*uint64(len(huge)) {
+		t.Errorf("%d bytes allocated to refuse %d", n, len(huge))
+	}
+	if max := e.MaxText(); max < 256 || max > 1<<20 {
+		t.Errorf("a text of up to %d bytes in 256 tokens", max)
+	}
 }
 
 // TestPrefixReuse walks through prompts that share more and less of their beginning: the logits must be those of an empty

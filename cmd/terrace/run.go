@@ -77,7 +77,7 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 	if c.Bool("raw") && c.Bool("no-think") {
 		return usagef("--no-think needs the chat template, and --raw takes none")
 	}
-	prompt, chatting, err := readPrompt(c, e)
+	prompt, chatting, more, err := readPrompt(c, e)
 	if err != nil {
 		return err
 	}
@@ -110,42 +110,66 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 	if chatting {
 		return r.chat(ctx)
 	}
+	if more {
+		if prompt, err = readRest(prompt, e, eng); err != nil {
+			return err
+		}
+		if prompt == "" {
+			return usagef("the prompt is empty: it has line ends only")
+		}
+	}
 	return r.answer(ctx, []chat.Message{userMessage(prompt)}, prompt, nil)
 }
 
 // readPrompt takes the prompt from the flag, the arguments or standard input. chatting says that standard input is a
-// terminal and nothing was given.
-func readPrompt(c *cli.Context, e env) (prompt string, chatting bool, err error) {
+// terminal and nothing was given; more, that prompt is only what readPrompt reads of standard input, and readRest goes on.
+func readPrompt(c *cli.Context, e env) (prompt string, chatting, more bool, err error) {
 	switch {
 	case c.IsSet("prompt") && c.NArg() > 0:
-		return "", false, usagef("the prompt is given twice: by --prompt and as an argument")
+		return "", false, false, usagef("the prompt is given twice: by --prompt and as an argument")
 	case c.IsSet("prompt"):
 		prompt = c.String("prompt")
 	case c.NArg() == 1 && c.Args().First() != "-":
 		prompt = c.Args().First()
 	case c.NArg() > 1:
-		return "", false, usagef("%d arguments, want one prompt, in quotes; the model goes to -m FILE", c.NArg())
+		return "", false, false, usagef("%d arguments, want one prompt, in quotes; the model goes to -m FILE", c.NArg())
 	default:
 		if e.terminal && c.NArg() == 0 {
-			return "", true, nil
+			return "", true, false, nil
 		}
-		b, err := io.ReadAll(io.LimitReader(e.in, maxPrompt+1))
+		b, err := io.ReadAll(io.LimitReader(e.in, firstRead))
 		if err != nil {
-			return "", false, fmt.Errorf("standard input: %w", err)
+			return "", false, false, fmt.Errorf("standard input: %w", err)
 		}
-		if len(b) > maxPrompt {
-			return "", false, usagef("the prompt on standard input is longer than %d bytes", maxPrompt)
+		if len(b) == firstRead {
+			return string(b), false, true, nil
 		}
 		prompt = strings.TrimRight(string(b), "\r\n")
 	}
 	if prompt == "" {
-		return "", false, usagef("the prompt is empty: 0 bytes, want at least 1")
+		return "", false, false, usagef("the prompt is empty: 0 bytes, want at least 1")
 	}
-	return prompt, false, nil
+	return prompt, false, false, nil
 }
 
-// maxPrompt bounds what is read from standard input.
+// firstRead is how much of standard input is read before the model is open. More is read only if the context can hold it.
+const firstRead = 1 << 20
+
+// maxPrompt bounds what is read from standard input in any case.
 const maxPrompt = 64 << 20
+
+// readRest reads what is left of a prompt on standard input of which readPrompt took firstRead bytes.
+func readRest(prompt string, e env, eng *engine.Engine) (string, error) {
+	limit := min(maxPrompt, eng.MaxText())
+	b, err := io.ReadAll(io.LimitReader(e.in, int64(max(0, limit+1-len(prompt)))))
+	if err != nil {
+		return "", fmt.Errorf("standard input: %w", err)
+	}
+	if len(prompt)+len(b) > limit {
+		return "", fmt.Errorf("%w on standard input has more than %d bytes, which the context of %d tokens cannot hold", engine.ErrPrompt, limit, eng.Options().Context)
+	}
+	return strings.TrimRight(prompt+string(b), "\r\n"), nil
+}
 
 // decimal is the float64 that prints as short as f does.
 func decimal(f float32) float64 { return math.Round(float64(f)*1e6) / 1e6 }
@@ -217,7 +241,7 @@ func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string, re
 // tokens makes the prompt's tokens: the conversation by the model's template, or with --raw the text as it is.
 func (r *runner) tokens(msgs []chat.Message, raw string) ([]int32, error) {
 	if r.c.Bool("raw") {
-		return r.eng.Tokenizer().Encode(nil, raw, true, true), nil
+		return r.eng.Text(raw)
 	}
 	if sys := r.c.String("system-prompt"); sys != "" {
 		msgs = append([]chat.Message{{Role: "system", Content: sys}}, msgs...)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"terrace/engine"
 )
 
 // failing is a full disk.
@@ -99,6 +101,33 @@ func TestStatsFile(t *testing.T) {
 	}
 	if _, err := os.Stat(kept); err != nil {
 		t.Error("a failed run removed a file that was there before")
+	}
+}
+
+// TestLongInput reads past the first piece of standard input: what fits is read whole, what cannot is refused unread.
+func TestLongInput(t *testing.T) {
+	spaces := strings.Repeat("\n", firstRead+100)
+	for _, c := range []struct {
+		in   string
+		code int
+		says string
+	}{
+		{strings.Repeat("word ", firstRead), exitFailure, "more than 49152 bytes"},
+		{spaces, exitFailure, "more than 49152 bytes"},
+		{strings.Repeat("word ", firstRead/5), exitFailure, "1024"},
+	} {
+		if code, out, errs := terrace(c.in, "run", "-m", tinyMoE); code != c.code || out != "" || !strings.Contains(errs, c.says) || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%d bytes: exit %d, %q %.200q", len(c.in), code, out, errs)
+		}
+	}
+	eng, err := engine.Open(engine.Options{Path: tinyMoE, Context: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer eng.Close()
+	e := env{in: strings.NewReader("b\n\n")}
+	if got, err := readRest("a\n", e, eng); got != "a\nb" || err != nil {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 
