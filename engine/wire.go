@@ -84,9 +84,6 @@ func (r *request) Next(ctx context.Context, wait bool) (int32, *compute.Expert, 
 	return int32(l.Expert()), e, true, nil
 }
 
-// Left is part of model.Request.
-func (r *request) Left() int { return r.q.Left() }
-
 // Recycle is part of model.Request.
 func (r *request) Recycle() {
 	for _, l := range r.leases {

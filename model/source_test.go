@@ -66,7 +66,7 @@ func (s *starving) Begin(ctx context.Context, layer int, experts, choices []int3
 		return nil, err
 	}
 	q := &starvingRequest{s: s}
-	for inner.Left() > 0 {
+	for range experts {
 		id, e, _, _ := inner.Next(ctx, true)
 		q.want = append(q.want, id)
 		q.from = append(q.from, e)
@@ -113,8 +113,6 @@ func (q *starvingRequest) Next(ctx context.Context, wait bool) (int32, *compute.
 	q.out = append(q.out, &c)
 	return id, &c, true, nil
 }
-
-func (q *starvingRequest) Left() int { return len(q.want) }
 
 func (q *starvingRequest) Recycle() {
 	q.s.reuses += len(q.out)
