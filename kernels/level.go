@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"runtime"
 	"sync/atomic"
 
 	"terrace/gguf"
@@ -9,18 +10,24 @@ import (
 // Level is a set of instructions that kernels use. Every level gives the same bits.
 type Level uint8
 
-// The levels. One that this machine or this build lacks falls to the next lower one.
+// The levels. One that this machine or this build lacks falls to the next lower one. Levels above the portable one are
+// numbered within an architecture: arm64 has LevelNEON and amd64 the others.
 const (
 	LevelGeneric Level = iota // portable Go
 	LevelAVX2                 // AVX2, FMA, F16C
 	LevelAVX512               // AVX-512 F, BW, VL, DQ and VNNI
+
+	LevelNEON Level = 1 // NEON with SDOT
 )
 
 func (l Level) String() string {
 	switch l {
 	case LevelAVX512:
 		return "avx512-vnni"
-	case LevelAVX2:
+	case LevelAVX2: // and LevelNEON
+		if runtime.GOARCH == "arm64" {
+			return "neon-sdot"
+		}
 		return "avx2"
 	}
 	return "generic"
@@ -74,7 +81,7 @@ func levels() []*level { return append([]*level{&generic}, vector()...) }
 
 func best() Level { return Level(len(levels()) - 1) }
 
-// Features names the instructions in use: "avx512-vnni", "avx2" or "generic".
+// Features names the instructions in use: "avx512-vnni", "avx2", "neon-sdot" or "generic".
 func Features() string { return current().id.String() }
 
 // SetLevel makes all kernels use level l, or the best one below it that this machine has, until restore is called. It is
