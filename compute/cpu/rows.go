@@ -232,10 +232,10 @@ func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, layer
 	t.keyDim, t.valDim = s.KeyDim, s.ValDim
 	t.heads = t.q.cols / s.KeyDim
 	t.group = t.heads / s.Heads
-	rows := t.q.rows
+	rows := t.k.rows
 	if t.heads*s.KeyDim != t.q.cols || t.group*s.Heads != t.heads || t.heads == 0 || t.k.cols != s.Heads*s.KeyDim || t.v.cols != s.Heads*s.ValDim ||
-		t.dst.cols != t.heads*s.ValDim || t.k.rows != rows || t.v.rows != rows || t.dst.rows != rows || len(pos) != rows {
-		panic(fmt.Sprintf("cpu: Attention of q %d x %d, k %d x %d, v %d x %d into %d x %d with %d KV heads of %d and %d, %d positions", rows, t.q.cols,
+		t.dst.cols != t.heads*s.ValDim || t.v.rows != rows || t.q.rows > rows || t.dst.rows != t.q.rows || len(pos) != rows {
+		panic(fmt.Sprintf("cpu: Attention of q %d x %d, k %d x %d, v %d x %d into %d x %d with %d KV heads of %d and %d, %d positions", t.q.rows, t.q.cols,
 			t.k.rows, t.k.cols, t.v.rows, t.v.cols, t.dst.rows, t.dst.cols, s.Heads, s.KeyDim, s.ValDim, len(pos)))
 	}
 	if layer < 0 || layer >= s.Layers {
@@ -252,6 +252,7 @@ func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, layer
 	t.rowsAt = 0
 	// The query heads of one KV head read the same keys and values, so they stay together where there are rows enough.
 	t.headsAt = 1
+	rows = t.q.rows
 	if threads == 1 || rows*s.Heads >= 8*threads {
 		t.headsAt = t.group
 	}
@@ -272,7 +273,7 @@ func (t *attendTask) do(worker, item int) {
 	for h := item % t.parts * t.headsAt; h < (item%t.parts+1)*t.headsAt; h++ {
 		kernels.Attend(t.dst.row(r)[h*t.valDim:(h+1)*t.valDim], t.q.row(r)[h*t.keyDim:(h+1)*t.keyDim], t.kv.shape.K, t.kv.shape.V,
 			t.kv.keys(t.layer, h/t.group), t.kv.values(t.layer, h/t.group), t.keyDim*int(t.kv.shape.K.Size()), t.valDim*int(t.kv.shape.V.Size()),
-			0, int(t.pos[r])+1, t.scale, &t.e.workers[worker].scratch)
+			0, int(t.pos[t.k.rows-t.q.rows+r])+1, t.scale, &t.e.workers[worker].scratch)
 	}
 }
 
