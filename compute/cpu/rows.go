@@ -250,11 +250,15 @@ func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, layer
 	t.rowsAt = rowsAtOnce(rows, t.k.cols+t.v.cols, threads)
 	e.pool.run(t, cuts(rows, t.rowsAt))
 	t.rowsAt = 0
-	// The query heads of one KV head read the same keys and values, so they stay together where there are rows enough.
-	t.headsAt = 1
+	// The query heads of one KV head share one reading of the keys and values where there is work enough for everybody.
 	rows = t.q.rows
-	if threads == 1 || rows*s.Heads >= 8*threads {
+	switch {
+	case threads == 1 || rows*s.Heads >= 4*threads:
 		t.headsAt = t.group
+	case t.group%4 == 0 && rows*t.heads/4 >= threads:
+		t.headsAt = 4
+	default:
+		t.headsAt = 1
 	}
 	t.parts = t.heads / t.headsAt
 	t.dst.touch()
@@ -269,12 +273,13 @@ func (t *attendTask) do(worker, item int) {
 		}
 		return
 	}
-	r := t.q.rows - 1 - item/t.parts // the longest rows first, so that none is left for the end
-	for h := item % t.parts * t.headsAt; h < (item%t.parts+1)*t.headsAt; h++ {
-		kernels.Attend(t.dst.row(r)[h*t.valDim:(h+1)*t.valDim], t.q.row(r)[h*t.keyDim:(h+1)*t.keyDim], t.kv.shape.K, t.kv.shape.V,
-			t.kv.keys(t.layer, h/t.group), t.kv.values(t.layer, h/t.group), t.keyDim*int(t.kv.shape.K.Size()), t.valDim*int(t.kv.shape.V.Size()),
-			0, int(t.pos[t.k.rows-t.q.rows+r])+1, t.scale, &t.e.workers[worker].scratch)
-	}
+	// All rows of a head before the next head, so that its keys and values stay in the cache; the longest rows first, so
+	// that none is left for the end.
+	r, h := t.q.rows-1-item%t.q.rows, item/t.q.rows*t.headsAt
+	kd, vd := t.keyDim, t.valDim
+	kernels.AttendHeads(t.dst.row(r)[h*vd:(h+t.headsAt)*vd], t.q.row(r)[h*kd:(h+t.headsAt)*kd], t.headsAt, t.kv.shape.K, t.kv.shape.V,
+		t.kv.keys(t.layer, h/t.group), t.kv.values(t.layer, h/t.group), kd*int(t.kv.shape.K.Size()), vd*int(t.kv.shape.V.Size()),
+		0, int(t.pos[t.k.rows-t.q.rows+r])+1, t.scale, &t.e.workers[worker].scratch)
 }
 
 // append stores row r of the keys and values.
