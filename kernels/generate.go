@@ -7,3 +7,4 @@ package kernels
 //go:generate go run -C _gen . -pkg kernels -set common -out ../common_amd64.s -stubs ../common_amd64.go
 //go:generate go run -C _gen ./arm64 -set matrix -out ../matrix_arm64.s -stubs ../matrix_arm64.go
 //go:generate go run -C _gen ./arm64 -set common -out ../common_arm64.s -stubs ../common_arm64.go
+//go:generate go run -C _gen . -pkg kernels -set attend -out ../attend_amd64.s -stubs ../attend_amd64.go

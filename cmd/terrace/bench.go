@@ -12,16 +12,17 @@ import (
 func benchCommand(e env) *cli.Command {
 	return &cli.Command{
 		Name:  "bench",
-		Usage: "measure: predictor",
-		Subcommands: []*cli.Command{{
-			Name:  "predictor",
-			Usage: "how many experts are guessed right, one and two layers ahead, over a routing trace's tokens",
-			Flags: append(modelFlags(),
-				&cli.StringFlag{Name: "trace", Usage: "routing trace `FILE` (.jsonl, .jsonl.gz)"},
-				&cli.IntFlag{Name: "limit", Usage: "use the first `N` tokens (0: all)"},
-				&cli.BoolFlag{Name: "json", Usage: "one JSON document on standard output"}),
-			Action: func(c *cli.Context) error { return runBenchPredictor(c, e) },
-		}},
+		Usage: "measure: decode, prefill, peer, predictor",
+		Subcommands: []*cli.Command{speedCommand(e, "decode", "tokens a second of single decode steps, beside the machine's bound", 0, 64),
+			speedCommand(e, "prefill", "tokens a second of a prompt", 512, 0), peerCommand(e), {
+				Name:  "predictor",
+				Usage: "how many experts are guessed right, one and two layers ahead, over a routing trace's tokens",
+				Flags: append(modelFlags(),
+					&cli.StringFlag{Name: "trace", Usage: "routing trace `FILE` (.jsonl, .jsonl.gz)"},
+					&cli.IntFlag{Name: "limit", Usage: "use the first `N` tokens (0: all)"},
+					&cli.BoolFlag{Name: "json", Usage: "one JSON document on standard output"}),
+				Action: func(c *cli.Context) error { return runBenchPredictor(c, e) },
+			}},
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	set := flag.String("set", "", "instruction set to write: avx2, avx512 or common")
+	set := flag.String("set", "", "what to write: avx2, avx512, common or attend")
 	flag.Parse()
 	ConstraintExpr("amd64,!noasm")
 	switch *set {
@@ -22,8 +22,10 @@ func main() {
 		elementwise()
 		decoders()
 		unpacked()
+	case "attend":
+		attendKernels()
 	default:
-		log.Fatalf("-set %q: want avx2, avx512 or common", *set)
+		log.Fatalf("-set %q: want avx2, avx512, common or attend", *set)
 	}
 	Generate()
 }
