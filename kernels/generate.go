@@ -5,3 +5,5 @@ package kernels
 //go:generate go run -C _gen . -pkg kernels -set avx2 -out ../matrix_avx2_amd64.s -stubs ../matrix_avx2_amd64.go
 //go:generate go run -C _gen . -pkg kernels -set avx512 -out ../matrix_avx512_amd64.s -stubs ../matrix_avx512_amd64.go
 //go:generate go run -C _gen . -pkg kernels -set common -out ../common_amd64.s -stubs ../common_amd64.go
+//go:generate go run -C _gen . -pkg kernels -set matvec_avx2 -out ../matvec_avx2_amd64.s -stubs ../matvec_avx2_amd64.go
+//go:generate go run -C _gen . -pkg kernels -set matvec_avx512 -out ../matvec_avx512_amd64.s -stubs ../matvec_avx512_amd64.go

@@ -13,7 +13,7 @@ type Level uint8
 const (
 	LevelGeneric Level = iota // portable Go
 	LevelAVX2                 // AVX2, FMA, F16C
-	LevelAVX512               // AVX-512 F, BW, VL, DQ and VNNI
+	LevelAVX512               // AVX-512 F, BW, VL, DQ, VNNI and VBMI, GFNI: Ice Lake, Zen 4 and later
 )
 
 func (l Level) String() string {
