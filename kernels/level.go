@@ -41,6 +41,7 @@ type level struct {
 	siluMul   func(dst, gate, up []float32)
 	addScaled func(dst, x []float32, w float32)
 	attend    func(m *attention, s *Scratch)
+	readLoop  func(b []byte) uint64
 }
 
 var generic = level{
@@ -55,6 +56,7 @@ var generic = level{
 	siluMul:   siluMulGeneric,
 	addScaled: addScaledGeneric,
 	attend:    attendGeneric,
+	readLoop:  readLoopGeneric,
 }
 
 func init() {

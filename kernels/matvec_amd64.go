@@ -6,6 +6,8 @@ import "terrace/gguf"
 
 // bindMatvec adds the mat-vec kernels of the types that have nothing but one.
 func bindMatvec() {
+	avx2.readLoop = func(b []byte) uint64 { return readLoopVector(readLoopAVX2, 8*32, b) }
+	avx512.readLoop = func(b []byte) uint64 { return readLoopVector(readLoopAVX512, 8*64, b) }
 	for t, k := range map[gguf.Type][2]matrixKernel{
 		gguf.Q4_0:  {q40RowsAVX2, q40RowsAVX512},
 		gguf.Q4_1:  {q41RowsAVX2, q41RowsAVX512},
@@ -26,4 +28,14 @@ func bindMatvec() {
 		avx2.tiles[t] = &tiles{rows: k[0], least: least}
 		avx512.tiles[t] = &tiles{rows: k[1], least: least}
 	}
+}
+
+// readLoopVector reads b by f, which takes step bytes a step.
+func readLoopVector(f func(p *byte, steps int) uint64, step int, b []byte) (sum uint64) {
+	for len(b) >= step {
+		n := min(len(b), readBytes) / step
+		sum += f(&b[0], n)
+		b = b[n*step:]
+	}
+	return sum + readLoopGeneric(b)
 }

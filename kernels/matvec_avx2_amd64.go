@@ -58,3 +58,8 @@ func q2kRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32,
 //
 //go:noescape
 func tq20RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// readLoopAVX2 adds up steps times 8 vectors of 64-bit words.
+//
+//go:noescape
+func readLoopAVX2(p *byte, steps int) uint64

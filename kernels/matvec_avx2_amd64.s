@@ -7625,3 +7625,45 @@ DATA k_word_minus_1_narrow<>+8(SB)/8, $0xffffffffffffffff
 DATA k_word_minus_1_narrow<>+16(SB)/8, $0xffffffffffffffff
 DATA k_word_minus_1_narrow<>+24(SB)/8, $0xffffffffffffffff
 GLOBL k_word_minus_1_narrow<>(SB), RODATA|NOPTR, $32
+
+// func readLoopAVX2(p *byte, steps int) uint64
+// Requires: AVX, AVX2
+TEXT ·readLoopAVX2(SB), NOSPLIT, $0-24
+	MOVQ  p+0(FP), AX
+	MOVQ  steps+8(FP), CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+
+step:
+	VPADDQ       (AX), Y0, Y0
+	VPADDQ       32(AX), Y1, Y1
+	VPADDQ       64(AX), Y2, Y2
+	VPADDQ       96(AX), Y3, Y3
+	VPADDQ       128(AX), Y4, Y4
+	VPADDQ       160(AX), Y5, Y5
+	VPADDQ       192(AX), Y6, Y6
+	VPADDQ       224(AX), Y7, Y7
+	ADDQ         $0x00000100, AX
+	DECQ         CX
+	JNZ          step
+	VPADDQ       Y4, Y0, Y0
+	VPADDQ       Y5, Y1, Y1
+	VPADDQ       Y6, Y2, Y2
+	VPADDQ       Y7, Y3, Y3
+	VPADDQ       Y2, Y0, Y0
+	VPADDQ       Y3, Y1, Y1
+	VPADDQ       Y1, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPADDQ       X1, X0, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPADDQ       X1, X0, X1
+	VMOVQ        X1, AX
+	MOVQ         AX, ret+16(FP)
+	VZEROUPPER
+	RET

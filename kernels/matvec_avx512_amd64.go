@@ -58,3 +58,8 @@ func q2kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //
 //go:noescape
 func tq20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// readLoopAVX512 adds up steps times 8 vectors of 64-bit words.
+//
+//go:noescape
+func readLoopAVX512(p *byte, steps int) uint64

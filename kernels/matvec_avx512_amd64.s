@@ -4549,3 +4549,47 @@ DATA k_word_minus_1<>+40(SB)/8, $0xffffffffffffffff
 DATA k_word_minus_1<>+48(SB)/8, $0xffffffffffffffff
 DATA k_word_minus_1<>+56(SB)/8, $0xffffffffffffffff
 GLOBL k_word_minus_1<>(SB), RODATA|NOPTR, $64
+
+// func readLoopAVX512(p *byte, steps int) uint64
+// Requires: AVX, AVX2, AVX512F, AVX512VL
+TEXT ·readLoopAVX512(SB), NOSPLIT, $0-24
+	MOVQ   p+0(FP), AX
+	MOVQ   steps+8(FP), CX
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+
+step:
+	VPADDQ        (AX), Z0, Z0
+	VPADDQ        64(AX), Z1, Z1
+	VPADDQ        128(AX), Z2, Z2
+	VPADDQ        192(AX), Z3, Z3
+	VPADDQ        256(AX), Z4, Z4
+	VPADDQ        320(AX), Z5, Z5
+	VPADDQ        384(AX), Z6, Z6
+	VPADDQ        448(AX), Z7, Z7
+	ADDQ          $0x00000200, AX
+	DECQ          CX
+	JNZ           step
+	VPADDQ        Z4, Z0, Z0
+	VPADDQ        Z5, Z1, Z1
+	VPADDQ        Z6, Z2, Z2
+	VPADDQ        Z7, Z3, Z3
+	VPADDQ        Z2, Z0, Z0
+	VPADDQ        Z3, Z1, Z1
+	VPADDQ        Z1, Z0, Z0
+	VEXTRACTI64X4 $0x01, Z0, Y1
+	VPADDQ        Y1, Y0, Y0
+	VEXTRACTI32X4 $0x01, Y0, X1
+	VPADDQ        X1, X0, X1
+	VPSHUFD       $0x4e, X1, X0
+	VPADDQ        X1, X0, X1
+	VMOVQ         X1, AX
+	MOVQ          AX, ret+16(FP)
+	VZEROUPPER
+	RET

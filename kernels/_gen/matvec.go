@@ -17,6 +17,7 @@ func matvecs(v isa) {
 	for _, t := range superTypes(v) {
 		v.superRows(t)
 	}
+	v.readLoop()
 }
 
 // load puts a constant or memory of the full width into a fresh register, anew each time: a register is held only while
@@ -160,3 +161,42 @@ func fetch(ahead lanes, bytes int) {
 
 // global is a variable of package kernels.
 func global(name string) Mem { return NewDataAddr(Symbol{Name: "·" + name}, 0) }
+
+// readLoop writes the sum of memory as 64-bit words, eight vectors a step: nothing but loads, the ceiling of any kernel
+// that streams weights.
+func (v isa) readLoop() {
+	TEXT("readLoop"+v.suffix(), NOSPLIT, "func(p *byte, steps int) uint64")
+	Pragma("noescape")
+	Doc("readLoop" + v.suffix() + " adds up steps times 8 vectors of 64-bit words.")
+	p, n := Load(Param("p"), GP64()).(reg.GPVirtual), Load(Param("steps"), GP64()).(reg.GPVirtual)
+	var acc [8]reg.VecVirtual
+	for i := range acc {
+		acc[i] = v.clean(v.vec())
+	}
+	loop("step", n, func() {
+		for i, a := range acc {
+			VPADDQ(Mem{Base: p, Disp: i * v.size()}, a, a)
+		}
+		ADDQ(U32(8*v.size()), p)
+	})
+	for h := 4; h > 0; h /= 2 {
+		for i := range h {
+			VPADDQ(acc[i+h], acc[i], acc[i])
+		}
+	}
+	if v.wide {
+		t := YMM()
+		VEXTRACTI64X4(Imm(1), acc[0], t)
+		VPADDQ(t, acc[0].AsY(), acc[0].AsY())
+	}
+	x := v.upper(acc[0])
+	VPADDQ(x, acc[0].AsX(), x)
+	y := XMM()
+	VPSHUFD(Imm(0x4e), x, y)
+	VPADDQ(x, y, x)
+	r := GP64()
+	VMOVQ(x, r)
+	Store(r, ReturnIndex(0))
+	VZEROUPPER()
+	RET()
+}
