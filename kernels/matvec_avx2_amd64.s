@@ -6,16 +6,30 @@
 
 // func q40RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·q40RowsAVX2(SB), $352-72
+TEXT ·q40RowsAVX2(SB), $360-72
 	MOVQ    stride+24(FP), AX
 	MOVQ    w+16(FP), CX
 	MOVQ    dst+0(FP), DX
 	LEAQ    (AX)(AX*2), R9
 	VMOVDQU k_bytes_0f_32<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, SI
+	JZ      still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ  CX, R8
-	LEAQ  (CX)(AX*4), R10
+	MOVQ  CX, R10
+	ADDQ  352(SP), R10
 	MOVQ  q+32(FP), BX
 	MOVQ  d+40(FP), SI
 	MOVQ  sums+48(FP), DI
@@ -660,16 +674,30 @@ GLOBL k_iota8<>(SB), RODATA|NOPTR, $32
 
 // func q41RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·q41RowsAVX2(SB), $352-72
+TEXT ·q41RowsAVX2(SB), $360-72
 	MOVQ    stride+24(FP), AX
 	MOVQ    w+16(FP), CX
 	MOVQ    dst+0(FP), DX
 	LEAQ    (AX)(AX*2), R9
 	VMOVDQU k_bytes_0f_32<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, SI
+	JZ      still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ  CX, R8
-	LEAQ  (CX)(AX*4), R10
+	MOVQ  CX, R10
+	ADDQ  352(SP), R10
 	MOVQ  q+32(FP), BX
 	MOVQ  d+40(FP), SI
 	MOVQ  sums+48(FP), DI
@@ -1392,16 +1420,30 @@ join:
 
 // func q50RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·q50RowsAVX2(SB), $352-72
+TEXT ·q50RowsAVX2(SB), $360-72
 	MOVQ    stride+24(FP), AX
 	MOVQ    w+16(FP), CX
 	MOVQ    dst+0(FP), DX
 	LEAQ    (AX)(AX*2), R9
 	VMOVDQU k_bytes_0f_32<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, SI
+	JZ      still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ  CX, R8
-	LEAQ  (CX)(AX*4), R10
+	MOVQ  CX, R10
+	ADDQ  352(SP), R10
 	MOVQ  q+32(FP), BX
 	MOVQ  d+40(FP), SI
 	MOVQ  sums+48(FP), DI
@@ -2526,16 +2568,30 @@ GLOBL k_fifth_high_32<>(SB), RODATA|NOPTR, $32
 
 // func q51RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·q51RowsAVX2(SB), $352-72
+TEXT ·q51RowsAVX2(SB), $360-72
 	MOVQ    stride+24(FP), AX
 	MOVQ    w+16(FP), CX
 	MOVQ    dst+0(FP), DX
 	LEAQ    (AX)(AX*2), R9
 	VMOVDQU k_bytes_0f_32<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, SI
+	JZ      still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ  CX, R8
-	LEAQ  (CX)(AX*4), R10
+	MOVQ  CX, R10
+	ADDQ  352(SP), R10
 	MOVQ  q+32(FP), BX
 	MOVQ  d+40(FP), SI
 	MOVQ  sums+48(FP), DI
@@ -3738,16 +3794,30 @@ join:
 
 // func iq4nlRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·iq4nlRowsAVX2(SB), $352-72
+TEXT ·iq4nlRowsAVX2(SB), $360-72
 	MOVQ    stride+24(FP), AX
 	MOVQ    w+16(FP), CX
 	MOVQ    dst+0(FP), DX
 	LEAQ    (AX)(AX*2), R9
 	VMOVDQU k_bytes_0f_32<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, SI
+	JZ      still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ  CX, R8
-	LEAQ  (CX)(AX*4), R10
+	MOVQ  CX, R10
+	ADDQ  352(SP), R10
 	MOVQ  q+32(FP), BX
 	MOVQ  d+40(FP), SI
 	MOVQ  sums+48(FP), DI
@@ -4706,16 +4776,30 @@ GLOBL k_kv4_0_32<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, MMX+
-TEXT ·mxfp4RowsAVX2(SB), $352-72
+TEXT ·mxfp4RowsAVX2(SB), $360-72
 	MOVQ    stride+24(FP), AX
 	MOVQ    w+16(FP), CX
 	MOVQ    dst+0(FP), DX
 	LEAQ    (AX)(AX*2), R9
 	VMOVDQU k_bytes_0f_32<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, SI
+	JZ      still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ  CX, R8
-	LEAQ  (CX)(AX*4), R10
+	MOVQ  CX, R10
+	ADDQ  352(SP), R10
 	MOVQ  q+32(FP), BX
 	MOVQ  d+40(FP), SI
 	MOVQ  sums+48(FP), DI
@@ -5544,15 +5628,29 @@ GLOBL k_e8m0_sub<>(SB), RODATA|NOPTR, $32
 
 // func q5kRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·q5kRowsAVX2(SB), $192-72
+TEXT ·q5kRowsAVX2(SB), $200-72
 	MOVQ stride+24(FP), AX
 	MOVQ w+16(FP), CX
 	MOVQ dst+0(FP), DX
 	LEAQ (AX)(AX*2), SI
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ  CX, BX
-	LEAQ  (CX)(AX*4), DI
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
 	MOVQ  q+32(FP), R8
 	MOVQ  d+40(FP), R9
 	MOVQ  sums+48(FP), R10
@@ -6028,16 +6126,30 @@ GLOBL k_pair3_32<>(SB), RODATA|NOPTR, $32
 
 // func iq4xsRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·iq4xsRowsAVX2(SB), $192-72
+TEXT ·iq4xsRowsAVX2(SB), $200-72
 	MOVQ    stride+24(FP), AX
 	MOVQ    w+16(FP), CX
 	MOVQ    dst+0(FP), DX
 	LEAQ    (AX)(AX*2), SI
 	VMOVDQU k_bytes_0f_32<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, DI
+	JZ      still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ  CX, BX
-	LEAQ  (CX)(AX*4), DI
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
 	MOVQ  q+32(FP), R8
 	MOVQ  d+40(FP), R9
 	MOVQ  sums+48(FP), R10
@@ -6585,15 +6697,29 @@ GLOBL k_shift_upper_lane<>(SB), RODATA|NOPTR, $32
 
 // func q3kRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·q3kRowsAVX2(SB), $192-72
+TEXT ·q3kRowsAVX2(SB), $200-72
 	MOVQ stride+24(FP), AX
 	MOVQ w+16(FP), CX
 	MOVQ dst+0(FP), DX
 	LEAQ (AX)(AX*2), SI
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ  CX, BX
-	LEAQ  (CX)(AX*4), DI
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
 	MOVQ  q+32(FP), R8
 	MOVQ  d+40(FP), R9
 	MOVQ  sums+48(FP), R10
@@ -7087,15 +7213,29 @@ GLOBL k_bytes_04_32<>(SB), RODATA|NOPTR, $32
 
 // func q2kRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·q2kRowsAVX2(SB), $192-72
+TEXT ·q2kRowsAVX2(SB), $200-72
 	MOVQ stride+24(FP), AX
 	MOVQ w+16(FP), CX
 	MOVQ dst+0(FP), DX
 	LEAQ (AX)(AX*2), SI
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ  CX, BX
-	LEAQ  (CX)(AX*4), DI
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
 	MOVQ  q+32(FP), R8
 	MOVQ  d+40(FP), R9
 	MOVQ  sums+48(FP), R10
@@ -7401,16 +7541,30 @@ GLOBL k_word_15_narrow<>(SB), RODATA|NOPTR, $32
 
 // func tq20RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·tq20RowsAVX2(SB), $192-72
+TEXT ·tq20RowsAVX2(SB), $200-72
 	MOVQ    stride+24(FP), AX
 	MOVQ    w+16(FP), CX
 	MOVQ    dst+0(FP), DX
 	LEAQ    (AX)(AX*2), SI
 	VMOVDQU k_word_ones<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, DI
+	JZ      still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ  CX, BX
-	LEAQ  (CX)(AX*4), DI
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
 	MOVQ  q+32(FP), R8
 	MOVQ  d+40(FP), R9
 	MOVQ  sums+48(FP), R10

@@ -6,7 +6,7 @@
 
 // func q40RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, MMX+
-TEXT ·q40RowsAVX512(SB), $352-72
+TEXT ·q40RowsAVX512(SB), $360-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
 	MOVQ      dst+0(FP), DX
@@ -15,10 +15,24 @@ TEXT ·q40RowsAVX512(SB), $352-72
 	VMOVDQU32 k_nibbles_18_2_64<>+0(SB), Z0
 	VMOVDQU32 k_heads_18_64<>+0(SB), Z21
 	VMOVDQU32 k_bytes_0f_64<>+0(SB), Z22
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, SI
+	JZ        still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ   CX, R8
-	LEAQ   (CX)(AX*4), R10
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
 	MOVQ   q+32(FP), BX
 	MOVQ   d+40(FP), SI
 	MOVQ   sums+48(FP), DI
@@ -495,7 +509,7 @@ GLOBL k_iota8<>(SB), RODATA|NOPTR, $32
 
 // func q41RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, MMX+
-TEXT ·q41RowsAVX512(SB), $352-72
+TEXT ·q41RowsAVX512(SB), $360-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
 	MOVQ      dst+0(FP), DX
@@ -504,10 +518,24 @@ TEXT ·q41RowsAVX512(SB), $352-72
 	VMOVDQU32 k_nibbles_20_4_64<>+0(SB), Z0
 	VMOVDQU32 k_heads_20_64<>+0(SB), Z21
 	VMOVDQU32 k_bytes_0f_64<>+0(SB), Z22
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, SI
+	JZ        still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ   CX, R8
-	LEAQ   (CX)(AX*4), R10
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
 	MOVQ   q+32(FP), BX
 	MOVQ   d+40(FP), SI
 	MOVQ   sums+48(FP), DI
@@ -990,7 +1018,7 @@ GLOBL k_heads_20_64<>(SB), RODATA|NOPTR, $64
 
 // func q50RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, MMX+
-TEXT ·q50RowsAVX512(SB), $352-72
+TEXT ·q50RowsAVX512(SB), $360-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
 	MOVQ      dst+0(FP), DX
@@ -1000,10 +1028,24 @@ TEXT ·q50RowsAVX512(SB), $352-72
 	VMOVDQU32 k_heads_22_64<>+0(SB), Z21
 	VMOVDQU32 k_bytes_0f_64<>+0(SB), Z22
 	VMOVDQU32 k_bytes_10_64<>+0(SB), Z23
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, SI
+	JZ        still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ   CX, R8
-	LEAQ   (CX)(AX*4), R10
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
 	MOVQ   q+32(FP), BX
 	MOVQ   d+40(FP), SI
 	MOVQ   sums+48(FP), DI
@@ -1538,7 +1580,7 @@ GLOBL k_offset_16<>(SB), RODATA|NOPTR, $32
 
 // func q51RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, MMX+
-TEXT ·q51RowsAVX512(SB), $352-72
+TEXT ·q51RowsAVX512(SB), $360-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
 	MOVQ      dst+0(FP), DX
@@ -1548,10 +1590,24 @@ TEXT ·q51RowsAVX512(SB), $352-72
 	VMOVDQU32 k_heads_24_64<>+0(SB), Z21
 	VMOVDQU32 k_bytes_0f_64<>+0(SB), Z22
 	VMOVDQU32 k_bytes_10_64<>+0(SB), Z23
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, SI
+	JZ        still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ   CX, R8
-	LEAQ   (CX)(AX*4), R10
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
 	MOVQ   q+32(FP), BX
 	MOVQ   d+40(FP), SI
 	MOVQ   sums+48(FP), DI
@@ -2114,7 +2170,7 @@ GLOBL k_heads_24_64<>(SB), RODATA|NOPTR, $64
 
 // func iq4nlRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, MMX+
-TEXT ·iq4nlRowsAVX512(SB), $352-72
+TEXT ·iq4nlRowsAVX512(SB), $360-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
 	MOVQ      dst+0(FP), DX
@@ -2124,10 +2180,24 @@ TEXT ·iq4nlRowsAVX512(SB), $352-72
 	VMOVDQU32 k_heads_18_64<>+0(SB), Z21
 	VMOVDQU32 k_bytes_0f_64<>+0(SB), Z22
 	VMOVDQU32 k_kv4_128_64<>+0(SB), Z23
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, SI
+	JZ        still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ   CX, R8
-	LEAQ   (CX)(AX*4), R10
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
 	MOVQ   q+32(FP), BX
 	MOVQ   d+40(FP), SI
 	MOVQ   sums+48(FP), DI
@@ -2594,7 +2664,7 @@ GLOBL k_offset_128<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, MMX+
-TEXT ·mxfp4RowsAVX512(SB), $352-72
+TEXT ·mxfp4RowsAVX512(SB), $360-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
 	MOVQ      dst+0(FP), DX
@@ -2604,10 +2674,24 @@ TEXT ·mxfp4RowsAVX512(SB), $352-72
 	VMOVDQU32 k_heads_17_64<>+0(SB), Z21
 	VMOVDQU32 k_bytes_0f_64<>+0(SB), Z22
 	VMOVDQU32 k_fp4_12_64<>+0(SB), Z23
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, SI
+	JZ        still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
 
 next:
 	MOVQ   CX, R8
-	LEAQ   (CX)(AX*4), R10
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
 	MOVQ   q+32(FP), BX
 	MOVQ   d+40(FP), SI
 	MOVQ   sums+48(FP), DI
@@ -3160,7 +3244,7 @@ GLOBL k_e8m0_sub<>(SB), RODATA|NOPTR, $32
 
 // func q5kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
-TEXT ·q5kRowsAVX512(SB), $192-72
+TEXT ·q5kRowsAVX512(SB), $200-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
 	MOVQ      dst+0(FP), DX
@@ -3171,10 +3255,24 @@ TEXT ·q5kRowsAVX512(SB), $192-72
 	VMOVDQU32 k_q4k_r1_64<>+0(SB), Z3
 	VMOVDQU32 k_q4k_r2_64<>+0(SB), Z4
 	VMOVDQU32 k_q4k_r3_64<>+0(SB), Z5
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ   CX, BX
-	LEAQ   (CX)(AX*4), DI
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
 	MOVQ   q+32(FP), R8
 	MOVQ   d+40(FP), R9
 	MOVQ   sums+48(FP), R10
@@ -3516,21 +3614,35 @@ GLOBL k_q5k_bit_5<>(SB), RODATA|NOPTR, $64
 
 // func iq4xsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, MMX+
-TEXT ·iq4xsRowsAVX512(SB), $192-72
+TEXT ·iq4xsRowsAVX512(SB), $200-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
 	MOVQ      dst+0(FP), DX
 	LEAQ      (AX)(AX*2), SI
 	VMOVDQU32 k_bytes_0f_64<>+0(SB), Z0
 	VMOVDQU32 k_kv4_128_64<>+0(SB), Z1
-	VMOVDQU32 k_lane_dwords_0<>+0(SB), Z2
-	VMOVDQU32 k_lane_dwords_1<>+0(SB), Z3
+	VMOVDQU32 k_spread_dwords_0<>+0(SB), Z2
+	VMOVDQU32 k_spread_dwords_1<>+0(SB), Z3
 	MOVQ      $0x00001111, BX
 	KMOVW     BX, K1
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ   CX, BX
-	LEAQ   (CX)(AX*4), DI
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
 	MOVQ   q+32(FP), R8
 	MOVQ   d+40(FP), R9
 	MOVQ   sums+48(FP), R10
@@ -3739,25 +3851,25 @@ store:
 	VZEROUPPER
 	RET
 
-DATA k_lane_dwords_0<>+0(SB)/8, $0x0000000000000000
-DATA k_lane_dwords_0<>+8(SB)/8, $0x0000000000000000
-DATA k_lane_dwords_0<>+16(SB)/8, $0x0000000100000001
-DATA k_lane_dwords_0<>+24(SB)/8, $0x0000000100000001
-DATA k_lane_dwords_0<>+32(SB)/8, $0x0000000200000002
-DATA k_lane_dwords_0<>+40(SB)/8, $0x0000000200000002
-DATA k_lane_dwords_0<>+48(SB)/8, $0x0000000300000003
-DATA k_lane_dwords_0<>+56(SB)/8, $0x0000000300000003
-GLOBL k_lane_dwords_0<>(SB), RODATA|NOPTR, $64
+DATA k_spread_dwords_0<>+0(SB)/8, $0x0000000000000000
+DATA k_spread_dwords_0<>+8(SB)/8, $0x0000000000000000
+DATA k_spread_dwords_0<>+16(SB)/8, $0x0000000100000001
+DATA k_spread_dwords_0<>+24(SB)/8, $0x0000000100000001
+DATA k_spread_dwords_0<>+32(SB)/8, $0x0000000200000002
+DATA k_spread_dwords_0<>+40(SB)/8, $0x0000000200000002
+DATA k_spread_dwords_0<>+48(SB)/8, $0x0000000300000003
+DATA k_spread_dwords_0<>+56(SB)/8, $0x0000000300000003
+GLOBL k_spread_dwords_0<>(SB), RODATA|NOPTR, $64
 
-DATA k_lane_dwords_1<>+0(SB)/8, $0x0000000400000004
-DATA k_lane_dwords_1<>+8(SB)/8, $0x0000000400000004
-DATA k_lane_dwords_1<>+16(SB)/8, $0x0000000500000005
-DATA k_lane_dwords_1<>+24(SB)/8, $0x0000000500000005
-DATA k_lane_dwords_1<>+32(SB)/8, $0x0000000600000006
-DATA k_lane_dwords_1<>+40(SB)/8, $0x0000000600000006
-DATA k_lane_dwords_1<>+48(SB)/8, $0x0000000700000007
-DATA k_lane_dwords_1<>+56(SB)/8, $0x0000000700000007
-GLOBL k_lane_dwords_1<>(SB), RODATA|NOPTR, $64
+DATA k_spread_dwords_1<>+0(SB)/8, $0x0000000400000004
+DATA k_spread_dwords_1<>+8(SB)/8, $0x0000000400000004
+DATA k_spread_dwords_1<>+16(SB)/8, $0x0000000500000005
+DATA k_spread_dwords_1<>+24(SB)/8, $0x0000000500000005
+DATA k_spread_dwords_1<>+32(SB)/8, $0x0000000600000006
+DATA k_spread_dwords_1<>+40(SB)/8, $0x0000000600000006
+DATA k_spread_dwords_1<>+48(SB)/8, $0x0000000700000007
+DATA k_spread_dwords_1<>+56(SB)/8, $0x0000000700000007
+GLOBL k_spread_dwords_1<>(SB), RODATA|NOPTR, $64
 
 DATA k_iq4xs_high_32<>+0(SB)/8, $0x1a18161412100e0c
 DATA k_iq4xs_high_32<>+8(SB)/8, $0x1a18161412100e0c
@@ -3791,27 +3903,39 @@ GLOBL k_bytes_20_32<>(SB), RODATA|NOPTR, $32
 
 // func q3kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
-TEXT ·q3kRowsAVX512(SB), $192-72
-	MOVQ      stride+24(FP), AX
-	MOVQ      w+16(FP), CX
-	MOVQ      dst+0(FP), DX
-	LEAQ      (AX)(AX*2), SI
-	VMOVDQU32 k_sixteenths0_64<>+0(SB), Z0
-	VMOVDQU32 k_sixteenths1_64<>+0(SB), Z1
-	VMOVDQU32 k_sixteenths2_64<>+0(SB), Z2
-	VMOVDQU32 k_sixteenths3_64<>+0(SB), Z3
+TEXT ·q3kRowsAVX512(SB), $200-72
+	MOVQ  stride+24(FP), AX
+	MOVQ  w+16(FP), CX
+	MOVQ  dst+0(FP), DX
+	LEAQ  (AX)(AX*2), SI
+	MOVQ  $0x00001111, BX
+	KMOVW BX, K1
+	MOVQ  AX, BX
+	SHLQ  $0x02, BX
+	MOVQ  BX, DI
+	JZ    still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ   CX, BX
-	LEAQ   (CX)(AX*4), DI
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
 	MOVQ   q+32(FP), R8
 	MOVQ   d+40(FP), R9
 	MOVQ   sums+48(FP), R10
 	MOVQ   nb+56(FP), R11
-	VPXORD X4, X4, X4
-	VPXORD X5, X5, X5
-	VPXORD X6, X6, X6
-	VPXORD X7, X7, X7
+	VPXORD X0, X0, X0
+	VPXORD X1, X1, X1
+	VPXORD X2, X2, X2
+	VPXORD X3, X3, X3
 
 block:
 	PREFETCHT0      (DI)
@@ -3822,185 +3946,208 @@ block:
 	PREFETCHT0      64(DI)(AX*2)
 	PREFETCHT0      (DI)(SI*1)
 	PREFETCHT0      64(DI)(SI*1)
-	VMOVDQU64       (R8), Z8
-	VMOVDQU64       64(R8), Z9
-	VMOVDQU64       128(R8), Z10
-	VMOVDQU64       192(R8), Z11
-	VBROADCASTI32X4 94(BX), Z12
-	VINSERTI32X4    $0x01, 94(BX)(AX*1), Y12, Y12
-	VINSERTI32X4    $0x02, 94(BX)(AX*2), Z12, Z12
-	VINSERTI32X4    $0x03, 94(BX)(SI*1), Z12, Z12
-	VPSHUFB         k_q3k_highAVX512_64<>+0(SB), Z12, Z13
-	VPSHUFB         k_q3k_lowAVX512_64<>+0(SB), Z12, Z12
-	VPSRLVD         k_q3k_high_shiftAVX512<>+0(SB), Z13, Z13
-	VPSLLD          $0x04, Z13, Z13
-	VPSRLVQ         k_q3k_low_shiftAVX512<>+0(SB), Z12, Z12
-	VPANDD          k_bytes_30_64<>+0(SB), Z13, Z13
-	VPANDD          k_bytes_0f_64<>+0(SB), Z12, Z12
-	VPADDB          Z13, Z12, Z12
-	VMOVDQU32       k_bytes_20_64<>+0(SB), Z13
-	VPSUBB          Z13, Z12, Z12
-	VMOVDQU64       Z12, (SP)
-	VPXORD          Z14, Z14, Z14
-	VPMOVSXBW       (SP), Y14
-	VBROADCASTI64X4 (BX), Z12
-	VBROADCASTI64X4 32(BX), Z23
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z23, Z13
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_0<>+0(SB), Z12, Z24
-	VPORD           Z24, Z13, Z13
-	VPMADDUBSW      Z8, Z13, Z13
-	VPERMW          Z14, Z0, Z24
-	VPMADDWD        Z24, Z13, Z13
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z23, Z23
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_1<>+0(SB), Z12, Z24
+	VMOVDQU64       (R8), Z4
+	VMOVDQU64       64(R8), Z5
+	VMOVDQU64       128(R8), Z6
+	VMOVDQU64       192(R8), Z7
+	VPXORD          Z8, Z8, Z8
+	VPXORD          Z9, Z9, Z9
+	VPMOVSXWD       (R10), Z8
+	VPSLLD          $0x02, Z8, Z8
+	VPSUBD          Z8, Z9, Z8
+	VMOVDQU32       k_lane_dwords_0_64<>+0(SB), Z10
+	VPERMD.Z        Z8, Z10, K1, Z10
+	VMOVDQU32       k_lane_dwords_1_64<>+0(SB), Z16
+	VPERMD.Z        Z8, Z16, K1, Z16
+	VMOVDQU32       k_lane_dwords_2_64<>+0(SB), Z17
+	VPERMD.Z        Z8, Z17, K1, Z17
+	VMOVDQU32       k_lane_dwords_3_64<>+0(SB), Z18
+	VPERMD.Z        Z8, Z18, K1, Z18
+	VBROADCASTI32X4 94(BX), Z19
+	VINSERTI32X4    $0x01, 94(BX)(AX*1), Y19, Y19
+	VINSERTI32X4    $0x02, 94(BX)(AX*2), Z19, Z19
+	VINSERTI32X4    $0x03, 94(BX)(SI*1), Z19, Z19
+	VPSHUFB         k_q3k_highAVX512_64<>+0(SB), Z19, Z20
+	VPSHUFB         k_q3k_lowAVX512_64<>+0(SB), Z19, Z19
+	VPSRLVD         k_q3k_high_shiftAVX512<>+0(SB), Z20, Z20
+	VPSLLD          $0x04, Z20, Z20
+	VPSRLVQ         k_q3k_low_shiftAVX512<>+0(SB), Z19, Z19
+	VPANDD          k_bytes_30_64<>+0(SB), Z20, Z20
+	VPANDD          k_bytes_0f_64<>+0(SB), Z19, Z19
+	VPADDB          Z20, Z19, Z19
+	VMOVDQU32       k_bytes_20_64<>+0(SB), Z20
+	VPSUBB          Z20, Z19, Z19
+	VBROADCASTI32X4 k_lane_order_16<>+0(SB), Z20
+	VPSHUFB         Z20, Z19, Z19
+	VMOVDQU32       Z19, (SP)
+	VPXORD          Z11, Z11, Z11
+	VPMOVSXBD       (SP), Z11
+	VBROADCASTI64X4 (BX), Z19
+	VBROADCASTI64X4 32(BX), Z20
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z20, Z21
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_0<>+0(SB), Z19, Z22
+	VPORD           Z22, Z21, Z21
+	VMOVDQA64       Z10, Z22
+	VPDPBUSD        Z4, Z21, Z22
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_1<>+0(SB), Z19, Z21
+	VPORD           Z21, Z20, Z20
+	VMOVDQA64       Z16, Z21
+	VPDPBUSD        Z5, Z20, Z21
+	VBROADCASTI64X4 64(BX), Z20
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z20, Z23
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_2<>+0(SB), Z19, Z24
 	VPORD           Z24, Z23, Z23
-	VPMADDUBSW      Z9, Z23, Z23
-	VPERMW          Z14, Z1, Z24
-	VPDPWSSD        Z24, Z23, Z13
-	VBROADCASTI64X4 64(BX), Z23
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z23, Z24
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_2<>+0(SB), Z12, Z25
+	VMOVDQA64       Z17, Z24
+	VPDPBUSD        Z6, Z23, Z24
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_3<>+0(SB), Z19, Z19
+	VPORD           Z19, Z20, Z20
+	VMOVDQA64       Z18, Z19
+	VPDPBUSD        Z7, Z20, Z19
+	VPUNPCKHDQ      Z21, Z22, Z20
+	VPUNPCKLDQ      Z21, Z22, Z22
+	VPADDD          Z20, Z22, Z22
+	VPUNPCKHDQ      Z19, Z24, Z20
+	VPUNPCKLDQ      Z19, Z24, Z24
+	VPADDD          Z20, Z24, Z24
+	VPUNPCKHQDQ     Z24, Z22, Z20
+	VPUNPCKLQDQ     Z24, Z22, Z22
+	VPADDD          Z20, Z22, Z22
+	VPMULLD         Z11, Z22, Z22
+	VPXORD          Z12, Z12, Z12
+	VPMOVSXBD       16(SP), Z12
+	VBROADCASTI64X4 (BX)(AX*1), Z19
+	VBROADCASTI64X4 32(BX)(AX*1), Z20
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z20, Z21
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_0<>+0(SB), Z19, Z23
+	VPORD           Z23, Z21, Z21
+	VMOVDQA64       Z10, Z23
+	VPDPBUSD        Z4, Z21, Z23
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_1<>+0(SB), Z19, Z21
+	VPORD           Z21, Z20, Z20
+	VMOVDQA64       Z16, Z21
+	VPDPBUSD        Z5, Z20, Z21
+	VBROADCASTI64X4 64(BX)(AX*1), Z20
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z20, Z24
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_2<>+0(SB), Z19, Z25
 	VPORD           Z25, Z24, Z24
-	VPMADDUBSW      Z10, Z24, Z24
-	VPERMW          Z14, Z2, Z25
-	VPDPWSSD        Z25, Z24, Z13
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z23, Z23
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_3<>+0(SB), Z12, Z12
-	VPORD           Z12, Z23, Z23
-	VPMADDUBSW      Z11, Z23, Z23
-	VPERMW          Z14, Z3, Z12
-	VPDPWSSD        Z12, Z23, Z13
-	VPXORD          Z15, Z15, Z15
-	VPSLLW          $0x02, Y14, Y15
-	VPMADDWD        (R10), Y15, Y15
-	VPSUBD          Z15, Z13, Z13
-	VPXORD          Z16, Z16, Z16
-	VPMOVSXBW       16(SP), Y16
-	VBROADCASTI64X4 (BX)(AX*1), Z12
-	VBROADCASTI64X4 32(BX)(AX*1), Z24
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z24, Z23
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_0<>+0(SB), Z12, Z25
-	VPORD           Z25, Z23, Z23
-	VPMADDUBSW      Z8, Z23, Z23
-	VPERMW          Z16, Z0, Z25
-	VPMADDWD        Z25, Z23, Z23
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z24, Z24
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_1<>+0(SB), Z12, Z25
-	VPORD           Z25, Z24, Z24
-	VPMADDUBSW      Z9, Z24, Z24
-	VPERMW          Z16, Z1, Z25
-	VPDPWSSD        Z25, Z24, Z23
-	VBROADCASTI64X4 64(BX)(AX*1), Z24
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z24, Z25
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_2<>+0(SB), Z12, Z26
+	VMOVDQA64       Z17, Z25
+	VPDPBUSD        Z6, Z24, Z25
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_3<>+0(SB), Z19, Z19
+	VPORD           Z19, Z20, Z20
+	VMOVDQA64       Z18, Z19
+	VPDPBUSD        Z7, Z20, Z19
+	VPUNPCKHDQ      Z21, Z23, Z20
+	VPUNPCKLDQ      Z21, Z23, Z23
+	VPADDD          Z20, Z23, Z23
+	VPUNPCKHDQ      Z19, Z25, Z20
+	VPUNPCKLDQ      Z19, Z25, Z25
+	VPADDD          Z20, Z25, Z25
+	VPUNPCKHQDQ     Z25, Z23, Z20
+	VPUNPCKLQDQ     Z25, Z23, Z23
+	VPADDD          Z20, Z23, Z23
+	VPMULLD         Z12, Z23, Z23
+	VPXORD          Z13, Z13, Z13
+	VPMOVSXBD       32(SP), Z13
+	VBROADCASTI64X4 (BX)(AX*2), Z19
+	VBROADCASTI64X4 32(BX)(AX*2), Z20
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z20, Z21
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_0<>+0(SB), Z19, Z24
+	VPORD           Z24, Z21, Z21
+	VMOVDQA64       Z10, Z24
+	VPDPBUSD        Z4, Z21, Z24
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_1<>+0(SB), Z19, Z21
+	VPORD           Z21, Z20, Z20
+	VMOVDQA64       Z16, Z21
+	VPDPBUSD        Z5, Z20, Z21
+	VBROADCASTI64X4 64(BX)(AX*2), Z20
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z20, Z25
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_2<>+0(SB), Z19, Z26
 	VPORD           Z26, Z25, Z25
-	VPMADDUBSW      Z10, Z25, Z25
-	VPERMW          Z16, Z2, Z26
-	VPDPWSSD        Z26, Z25, Z23
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z24, Z24
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_3<>+0(SB), Z12, Z12
-	VPORD           Z12, Z24, Z24
-	VPMADDUBSW      Z11, Z24, Z24
-	VPERMW          Z16, Z3, Z12
-	VPDPWSSD        Z12, Z24, Z23
-	VPXORD          Z17, Z17, Z17
-	VPSLLW          $0x02, Y16, Y17
-	VPMADDWD        (R10), Y17, Y17
-	VPSUBD          Z17, Z23, Z23
-	VPXORD          Z18, Z18, Z18
-	VPMOVSXBW       32(SP), Y18
-	VBROADCASTI64X4 (BX)(AX*2), Z12
-	VBROADCASTI64X4 32(BX)(AX*2), Z25
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z25, Z24
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_0<>+0(SB), Z12, Z26
-	VPORD           Z26, Z24, Z24
-	VPMADDUBSW      Z8, Z24, Z24
-	VPERMW          Z18, Z0, Z26
-	VPMADDWD        Z26, Z24, Z24
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z25, Z25
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_1<>+0(SB), Z12, Z26
-	VPORD           Z26, Z25, Z25
-	VPMADDUBSW      Z9, Z25, Z25
-	VPERMW          Z18, Z1, Z26
-	VPDPWSSD        Z26, Z25, Z24
-	VBROADCASTI64X4 64(BX)(AX*2), Z25
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z25, Z26
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_2<>+0(SB), Z12, Z27
-	VPORD           Z27, Z26, Z26
-	VPMADDUBSW      Z10, Z26, Z26
-	VPERMW          Z18, Z2, Z27
-	VPDPWSSD        Z27, Z26, Z24
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z25, Z25
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_3<>+0(SB), Z12, Z12
-	VPORD           Z12, Z25, Z25
-	VPMADDUBSW      Z11, Z25, Z25
-	VPERMW          Z18, Z3, Z12
-	VPDPWSSD        Z12, Z25, Z24
-	VPXORD          Z19, Z19, Z19
-	VPSLLW          $0x02, Y18, Y19
-	VPMADDWD        (R10), Y19, Y19
-	VPSUBD          Z19, Z24, Z24
-	VPXORD          Z20, Z20, Z20
-	VPMOVSXBW       48(SP), Y20
-	VBROADCASTI64X4 (BX)(SI*1), Z12
-	VBROADCASTI64X4 32(BX)(SI*1), Z25
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z25, Z26
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_0<>+0(SB), Z12, Z27
-	VPORD           Z27, Z26, Z26
-	VPMADDUBSW      Z8, Z26, Z26
-	VPERMW          Z20, Z0, Z8
-	VPMADDWD        Z8, Z26, Z8
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z25, Z25
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_1<>+0(SB), Z12, Z26
-	VPORD           Z26, Z25, Z25
-	VPMADDUBSW      Z9, Z25, Z25
-	VPERMW          Z20, Z1, Z9
-	VPDPWSSD        Z9, Z25, Z8
-	VBROADCASTI64X4 64(BX)(SI*1), Z9
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z9, Z25
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_2<>+0(SB), Z12, Z26
-	VPORD           Z26, Z25, Z25
-	VPMADDUBSW      Z10, Z25, Z25
-	VPERMW          Z20, Z2, Z10
-	VPDPWSSD        Z10, Z25, Z8
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z9, Z9
-	VGF2P8AFFINEQB  $0x00, k_q3k_mask_3<>+0(SB), Z12, Z10
-	VPORD           Z10, Z9, Z9
-	VPMADDUBSW      Z11, Z9, Z9
-	VPERMW          Z20, Z3, Z10
-	VPDPWSSD        Z10, Z9, Z8
-	VPXORD          Z21, Z21, Z21
-	VPSLLW          $0x02, Y20, Y21
-	VPMADDWD        (R10), Y21, Y21
-	VPSUBD          Z21, Z8, Z8
-	VPUNPCKHDQ      Z23, Z13, Z9
-	VPUNPCKLDQ      Z23, Z13, Z13
-	VPADDD          Z9, Z13, Z13
-	VPUNPCKHDQ      Z8, Z24, Z9
-	VPUNPCKLDQ      Z8, Z24, Z24
-	VPADDD          Z9, Z24, Z24
-	VPUNPCKHQDQ     Z24, Z13, Z9
-	VPUNPCKLQDQ     Z24, Z13, Z13
-	VPADDD          Z9, Z13, Z13
-	VEXTRACTI64X4   $0x01, Z13, Y9
-	VPADDD          Y9, Y13, Y13
-	VEXTRACTI32X4   $0x01, Y13, X8
-	VPADDD          X8, X13, X8
-	VPXORD          X22, X22, X22
-	VPINSRW         $0x00, 108(BX), X22, X22
-	VPINSRW         $0x01, 108(BX)(AX*1), X22, X22
-	VPINSRW         $0x02, 108(BX)(AX*2), X22, X22
-	VPINSRW         $0x03, 108(BX)(SI*1), X22, X22
-	VCVTPH2PS       X22, X22
-	VBROADCASTSS    (R9), X9
-	VCVTDQ2PS       X8, X8
-	VMULPS          X9, X22, X9
-	VMULPS          X8, X9, X9
-	VADDPS          X9, X4, X9
-	VMOVAPS         X5, X4
-	VMOVAPS         X6, X5
-	VMOVAPS         X7, X6
-	VMOVAPS         X9, X7
+	VMOVDQA64       Z17, Z26
+	VPDPBUSD        Z6, Z25, Z26
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_3<>+0(SB), Z19, Z19
+	VPORD           Z19, Z20, Z20
+	VMOVDQA64       Z18, Z19
+	VPDPBUSD        Z7, Z20, Z19
+	VPUNPCKHDQ      Z21, Z24, Z20
+	VPUNPCKLDQ      Z21, Z24, Z24
+	VPADDD          Z20, Z24, Z24
+	VPUNPCKHDQ      Z19, Z26, Z20
+	VPUNPCKLDQ      Z19, Z26, Z26
+	VPADDD          Z20, Z26, Z26
+	VPUNPCKHQDQ     Z26, Z24, Z20
+	VPUNPCKLQDQ     Z26, Z24, Z24
+	VPADDD          Z20, Z24, Z24
+	VPMULLD         Z13, Z24, Z24
+	VPXORD          Z14, Z14, Z14
+	VPMOVSXBD       48(SP), Z14
+	VBROADCASTI64X4 (BX)(SI*1), Z19
+	VBROADCASTI64X4 32(BX)(SI*1), Z20
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z20, Z21
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_0<>+0(SB), Z19, Z25
+	VPORD           Z25, Z21, Z21
+	VMOVDQA64       Z10, Z10
+	VPDPBUSD        Z4, Z21, Z10
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z20, Z4
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_1<>+0(SB), Z19, Z20
+	VPORD           Z20, Z4, Z4
+	VMOVDQA64       Z16, Z16
+	VPDPBUSD        Z5, Z4, Z16
+	VBROADCASTI64X4 64(BX)(SI*1), Z4
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z4, Z5
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_2<>+0(SB), Z19, Z20
+	VPORD           Z20, Z5, Z5
+	VMOVDQA64       Z17, Z17
+	VPDPBUSD        Z6, Z5, Z17
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z4, Z4
+	VGF2P8AFFINEQB  $0x00, k_q3k_mask_3<>+0(SB), Z19, Z5
+	VPORD           Z5, Z4, Z4
+	VMOVDQA64       Z18, Z5
+	VPDPBUSD        Z7, Z4, Z5
+	VPUNPCKHDQ      Z16, Z10, Z4
+	VPUNPCKLDQ      Z16, Z10, Z10
+	VPADDD          Z4, Z10, Z10
+	VPUNPCKHDQ      Z5, Z17, Z4
+	VPUNPCKLDQ      Z5, Z17, Z17
+	VPADDD          Z4, Z17, Z17
+	VPUNPCKHQDQ     Z17, Z10, Z4
+	VPUNPCKLQDQ     Z17, Z10, Z10
+	VPADDD          Z4, Z10, Z10
+	VPMULLD         Z14, Z10, Z10
+	VPUNPCKHDQ      Z23, Z22, Z4
+	VPUNPCKLDQ      Z23, Z22, Z22
+	VPADDD          Z4, Z22, Z22
+	VPUNPCKHDQ      Z10, Z24, Z4
+	VPUNPCKLDQ      Z10, Z24, Z24
+	VPADDD          Z4, Z24, Z24
+	VPUNPCKHQDQ     Z24, Z22, Z4
+	VPUNPCKLQDQ     Z24, Z22, Z22
+	VPADDD          Z4, Z22, Z22
+	VEXTRACTI64X4   $0x01, Z22, Y4
+	VPADDD          Y4, Y22, Y22
+	VEXTRACTI32X4   $0x01, Y22, X4
+	VPADDD          X4, X22, X4
+	VPXORD          X15, X15, X15
+	VPINSRW         $0x00, 108(BX), X15, X15
+	VPINSRW         $0x01, 108(BX)(AX*1), X15, X15
+	VPINSRW         $0x02, 108(BX)(AX*2), X15, X15
+	VPINSRW         $0x03, 108(BX)(SI*1), X15, X15
+	VCVTPH2PS       X15, X15
+	VBROADCASTSS    (R9), X5
+	VCVTDQ2PS       X4, X4
+	VMULPS          X5, X15, X5
+	VMULPS          X4, X5, X5
+	VADDPS          X5, X0, X5
+	VMOVAPS         X1, X0
+	VMOVAPS         X2, X1
+	VMOVAPS         X3, X2
+	VMOVAPS         X5, X3
 	ADDQ            $0x6e, BX
 	ADDQ            $0x6e, DI
 	ADDQ            $0x00000100, R8
@@ -4011,18 +4158,18 @@ block:
 	MOVQ            nb+56(FP), R11
 	TESTQ           $0x00000001, R11
 	JZ              even
-	VADDPS          X4, X7, X7
-	VADDPS          X6, X5, X5
-	VADDPS          X5, X7, X4
+	VADDPS          X0, X3, X3
+	VADDPS          X2, X1, X1
+	VADDPS          X1, X3, X0
 	JMP             store
 
 even:
-	VADDPS X5, X4, X4
-	VADDPS X7, X6, X6
-	VADDPS X6, X4, X4
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
 
 store:
-	VMOVUPS X4, (DX)
+	VMOVUPS X0, (DX)
 	ADDQ    $0x10, DX
 	LEAQ    (CX)(AX*4), CX
 	DECQ    count+64(FP)
@@ -4030,45 +4177,45 @@ store:
 	VZEROUPPER
 	RET
 
-DATA k_sixteenths0_64<>+0(SB)/8, $0x0000000000000000
-DATA k_sixteenths0_64<>+8(SB)/8, $0x0000000000000000
-DATA k_sixteenths0_64<>+16(SB)/8, $0x0001000100010001
-DATA k_sixteenths0_64<>+24(SB)/8, $0x0001000100010001
-DATA k_sixteenths0_64<>+32(SB)/8, $0x0002000200020002
-DATA k_sixteenths0_64<>+40(SB)/8, $0x0002000200020002
-DATA k_sixteenths0_64<>+48(SB)/8, $0x0003000300030003
-DATA k_sixteenths0_64<>+56(SB)/8, $0x0003000300030003
-GLOBL k_sixteenths0_64<>(SB), RODATA|NOPTR, $64
+DATA k_lane_dwords_0_64<>+0(SB)/8, $0x0000000000000000
+DATA k_lane_dwords_0_64<>+8(SB)/8, $0x0000000000000000
+DATA k_lane_dwords_0_64<>+16(SB)/8, $0x0000000100000001
+DATA k_lane_dwords_0_64<>+24(SB)/8, $0x0000000100000001
+DATA k_lane_dwords_0_64<>+32(SB)/8, $0x0000000200000002
+DATA k_lane_dwords_0_64<>+40(SB)/8, $0x0000000200000002
+DATA k_lane_dwords_0_64<>+48(SB)/8, $0x0000000300000003
+DATA k_lane_dwords_0_64<>+56(SB)/8, $0x0000000300000003
+GLOBL k_lane_dwords_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_sixteenths1_64<>+0(SB)/8, $0x0004000400040004
-DATA k_sixteenths1_64<>+8(SB)/8, $0x0004000400040004
-DATA k_sixteenths1_64<>+16(SB)/8, $0x0005000500050005
-DATA k_sixteenths1_64<>+24(SB)/8, $0x0005000500050005
-DATA k_sixteenths1_64<>+32(SB)/8, $0x0006000600060006
-DATA k_sixteenths1_64<>+40(SB)/8, $0x0006000600060006
-DATA k_sixteenths1_64<>+48(SB)/8, $0x0007000700070007
-DATA k_sixteenths1_64<>+56(SB)/8, $0x0007000700070007
-GLOBL k_sixteenths1_64<>(SB), RODATA|NOPTR, $64
+DATA k_lane_dwords_1_64<>+0(SB)/8, $0x0000000400000004
+DATA k_lane_dwords_1_64<>+8(SB)/8, $0x0000000400000004
+DATA k_lane_dwords_1_64<>+16(SB)/8, $0x0000000500000005
+DATA k_lane_dwords_1_64<>+24(SB)/8, $0x0000000500000005
+DATA k_lane_dwords_1_64<>+32(SB)/8, $0x0000000600000006
+DATA k_lane_dwords_1_64<>+40(SB)/8, $0x0000000600000006
+DATA k_lane_dwords_1_64<>+48(SB)/8, $0x0000000700000007
+DATA k_lane_dwords_1_64<>+56(SB)/8, $0x0000000700000007
+GLOBL k_lane_dwords_1_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_sixteenths2_64<>+0(SB)/8, $0x0008000800080008
-DATA k_sixteenths2_64<>+8(SB)/8, $0x0008000800080008
-DATA k_sixteenths2_64<>+16(SB)/8, $0x0009000900090009
-DATA k_sixteenths2_64<>+24(SB)/8, $0x0009000900090009
-DATA k_sixteenths2_64<>+32(SB)/8, $0x000a000a000a000a
-DATA k_sixteenths2_64<>+40(SB)/8, $0x000a000a000a000a
-DATA k_sixteenths2_64<>+48(SB)/8, $0x000b000b000b000b
-DATA k_sixteenths2_64<>+56(SB)/8, $0x000b000b000b000b
-GLOBL k_sixteenths2_64<>(SB), RODATA|NOPTR, $64
+DATA k_lane_dwords_2_64<>+0(SB)/8, $0x0000000800000008
+DATA k_lane_dwords_2_64<>+8(SB)/8, $0x0000000800000008
+DATA k_lane_dwords_2_64<>+16(SB)/8, $0x0000000900000009
+DATA k_lane_dwords_2_64<>+24(SB)/8, $0x0000000900000009
+DATA k_lane_dwords_2_64<>+32(SB)/8, $0x0000000a0000000a
+DATA k_lane_dwords_2_64<>+40(SB)/8, $0x0000000a0000000a
+DATA k_lane_dwords_2_64<>+48(SB)/8, $0x0000000b0000000b
+DATA k_lane_dwords_2_64<>+56(SB)/8, $0x0000000b0000000b
+GLOBL k_lane_dwords_2_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_sixteenths3_64<>+0(SB)/8, $0x000c000c000c000c
-DATA k_sixteenths3_64<>+8(SB)/8, $0x000c000c000c000c
-DATA k_sixteenths3_64<>+16(SB)/8, $0x000d000d000d000d
-DATA k_sixteenths3_64<>+24(SB)/8, $0x000d000d000d000d
-DATA k_sixteenths3_64<>+32(SB)/8, $0x000e000e000e000e
-DATA k_sixteenths3_64<>+40(SB)/8, $0x000e000e000e000e
-DATA k_sixteenths3_64<>+48(SB)/8, $0x000f000f000f000f
-DATA k_sixteenths3_64<>+56(SB)/8, $0x000f000f000f000f
-GLOBL k_sixteenths3_64<>(SB), RODATA|NOPTR, $64
+DATA k_lane_dwords_3_64<>+0(SB)/8, $0x0000000c0000000c
+DATA k_lane_dwords_3_64<>+8(SB)/8, $0x0000000c0000000c
+DATA k_lane_dwords_3_64<>+16(SB)/8, $0x0000000d0000000d
+DATA k_lane_dwords_3_64<>+24(SB)/8, $0x0000000d0000000d
+DATA k_lane_dwords_3_64<>+32(SB)/8, $0x0000000e0000000e
+DATA k_lane_dwords_3_64<>+40(SB)/8, $0x0000000e0000000e
+DATA k_lane_dwords_3_64<>+48(SB)/8, $0x0000000f0000000f
+DATA k_lane_dwords_3_64<>+56(SB)/8, $0x0000000f0000000f
+GLOBL k_lane_dwords_3_64<>(SB), RODATA|NOPTR, $64
 
 DATA k_q3k_highAVX512_64<>+0(SB)/8, $0x0d0c0b0a0d0c0b0a
 DATA k_q3k_highAVX512_64<>+8(SB)/8, $0x0d0c0b0a0d0c0b0a
@@ -4129,6 +4276,10 @@ DATA k_bytes_20_64<>+40(SB)/8, $0x2020202020202020
 DATA k_bytes_20_64<>+48(SB)/8, $0x2020202020202020
 DATA k_bytes_20_64<>+56(SB)/8, $0x2020202020202020
 GLOBL k_bytes_20_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_lane_order_16<>+0(SB)/8, $0x0d0905010c080400
+DATA k_lane_order_16<>+8(SB)/8, $0x0f0b07030e0a0602
+GLOBL k_lane_order_16<>(SB), RODATA|NOPTR, $16
 
 DATA k_two_bits_0<>+0(SB)/8, $0x0102000000000000
 DATA k_two_bits_0<>+8(SB)/8, $0x0102000000000000
@@ -4191,29 +4342,38 @@ DATA k_q3k_mask_3<>+56(SB)/8, $0x0000800000000000
 GLOBL k_q3k_mask_3<>(SB), RODATA|NOPTR, $64
 
 // func q2kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
-TEXT ·q2kRowsAVX512(SB), $192-72
-	MOVQ      stride+24(FP), AX
-	MOVQ      w+16(FP), CX
-	MOVQ      dst+0(FP), DX
-	LEAQ      (AX)(AX*2), SI
-	VMOVDQU32 k_sixteenths0_64<>+0(SB), Z0
-	VMOVDQU32 k_sixteenths1_64<>+0(SB), Z1
-	VMOVDQU32 k_sixteenths2_64<>+0(SB), Z2
-	VMOVDQU32 k_sixteenths3_64<>+0(SB), Z3
-	VMOVDQU32 k_word_15<>+0(SB), Z4
+// Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
+TEXT ·q2kRowsAVX512(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ   CX, BX
-	LEAQ   (CX)(AX*4), DI
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
 	MOVQ   q+32(FP), R8
 	MOVQ   d+40(FP), R9
 	MOVQ   sums+48(FP), R10
 	MOVQ   nb+56(FP), R11
-	VPXORD X5, X5, X5
-	VPXORD X6, X6, X6
-	VPXORD X7, X7, X7
-	VPXORD X8, X8, X8
+	VPXORD X0, X0, X0
+	VPXORD X1, X1, X1
+	VPXORD X2, X2, X2
+	VPXORD X3, X3, X3
 
 block:
 	PREFETCHT0      (DI)
@@ -4224,146 +4384,178 @@ block:
 	PREFETCHT0      64(DI)(AX*2)
 	PREFETCHT0      (DI)(SI*1)
 	PREFETCHT0      64(DI)(SI*1)
-	VMOVDQU64       (R8), Z9
-	VMOVDQU64       64(R8), Z10
-	VMOVDQU64       128(R8), Z11
-	VMOVDQU64       192(R8), Z12
+	VMOVDQU64       (R8), Z4
+	VMOVDQU64       64(R8), Z5
+	VMOVDQU64       128(R8), Z6
+	VMOVDQU64       192(R8), Z7
+	VPMOVZXBW       (BX), Y9
+	VPSRLW          $0x04, Y9, Y9
+	VPMADDWD        (R10), Y9, Y9
+	VMOVDQU32       (BX), X8
+	VPSHUFB         k_lane_order_16<>+0(SB), X8, X8
+	VPMOVZXBD       X8, Z8
+	VPANDD          k_dword_15<>+0(SB), Z8, Z8
+	VPXORD          Z10, Z10, Z10
+	VBROADCASTI64X4 16(BX), Z11
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z11, Z12
+	VPDPBUSD        Z4, Z12, Z10
 	VPXORD          Z13, Z13, Z13
-	VPMOVZXBW       (BX), Y13
-	VPSRLW          $0x04, Y13, Y14
-	VPANDD          Z4, Z13, Z13
-	VPMADDWD        (R10), Y14, Y14
-	VBROADCASTI64X4 16(BX), Z16
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z16, Z15
-	VPMADDUBSW      Z9, Z15, Z15
-	VPERMW          Z13, Z0, Z20
-	VPMADDWD        Z20, Z15, Z15
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z16, Z16
-	VPMADDUBSW      Z10, Z16, Z16
-	VPERMW          Z13, Z1, Z20
-	VPDPWSSD        Z20, Z16, Z15
-	VBROADCASTI64X4 48(BX), Z16
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z16, Z20
-	VPMADDUBSW      Z11, Z20, Z20
-	VPERMW          Z13, Z2, Z21
-	VPDPWSSD        Z21, Z20, Z15
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z16, Z16
-	VPMADDUBSW      Z12, Z16, Z16
-	VPERMW          Z13, Z3, Z20
-	VPDPWSSD        Z20, Z16, Z15
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z11, Z11
+	VPDPBUSD        Z5, Z11, Z13
+	VPXORD          Z14, Z14, Z14
+	VBROADCASTI64X4 48(BX), Z11
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z11, Z12
+	VPDPBUSD        Z6, Z12, Z14
+	VPXORD          Z15, Z15, Z15
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z11, Z11
+	VPDPBUSD        Z7, Z11, Z15
+	VPUNPCKHDQ      Z13, Z10, Z11
+	VPUNPCKLDQ      Z13, Z10, Z10
+	VPADDD          Z11, Z10, Z10
+	VPUNPCKHDQ      Z15, Z14, Z11
+	VPUNPCKLDQ      Z15, Z14, Z14
+	VPADDD          Z11, Z14, Z14
+	VPUNPCKHQDQ     Z14, Z10, Z11
+	VPUNPCKLQDQ     Z14, Z10, Z10
+	VPADDD          Z11, Z10, Z10
+	VPMULLD         Z8, Z10, Z10
+	VPMOVZXBW       (BX)(AX*1), Y11
+	VPSRLW          $0x04, Y11, Y11
+	VPMADDWD        (R10), Y11, Y11
+	VMOVDQU32       (BX)(AX*1), X8
+	VPSHUFB         k_lane_order_16<>+0(SB), X8, X8
+	VPMOVZXBD       X8, Z8
+	VPANDD          k_dword_15<>+0(SB), Z8, Z8
+	VPXORD          Z16, Z16, Z16
+	VBROADCASTI64X4 16(BX)(AX*1), Z12
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z12, Z28
+	VPDPBUSD        Z4, Z28, Z16
 	VPXORD          Z17, Z17, Z17
-	VPMOVZXBW       (BX)(AX*1), Y17
-	VPSRLW          $0x04, Y17, Y16
-	VPANDD          Z4, Z17, Z17
-	VPMADDWD        (R10), Y16, Y16
-	VBROADCASTI64X4 16(BX)(AX*1), Z21
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z21, Z20
-	VPMADDUBSW      Z9, Z20, Z20
-	VPERMW          Z17, Z0, Z22
-	VPMADDWD        Z22, Z20, Z20
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z21, Z21
-	VPMADDUBSW      Z10, Z21, Z21
-	VPERMW          Z17, Z1, Z22
-	VPDPWSSD        Z22, Z21, Z20
-	VBROADCASTI64X4 48(BX)(AX*1), Z21
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z21, Z22
-	VPMADDUBSW      Z11, Z22, Z22
-	VPERMW          Z17, Z2, Z23
-	VPDPWSSD        Z23, Z22, Z20
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z21, Z21
-	VPMADDUBSW      Z12, Z21, Z21
-	VPERMW          Z17, Z3, Z22
-	VPDPWSSD        Z22, Z21, Z20
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z12, Z12
+	VPDPBUSD        Z5, Z12, Z17
 	VPXORD          Z18, Z18, Z18
-	VPMOVZXBW       (BX)(AX*2), Y18
-	VPSRLW          $0x04, Y18, Y21
-	VPANDD          Z4, Z18, Z18
-	VPMADDWD        (R10), Y21, Y21
-	VBROADCASTI64X4 16(BX)(AX*2), Z23
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z23, Z22
-	VPMADDUBSW      Z9, Z22, Z22
-	VPERMW          Z18, Z0, Z24
-	VPMADDWD        Z24, Z22, Z22
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z23, Z23
-	VPMADDUBSW      Z10, Z23, Z23
-	VPERMW          Z18, Z1, Z24
-	VPDPWSSD        Z24, Z23, Z22
-	VBROADCASTI64X4 48(BX)(AX*2), Z23
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z23, Z24
-	VPMADDUBSW      Z11, Z24, Z24
-	VPERMW          Z18, Z2, Z25
-	VPDPWSSD        Z25, Z24, Z22
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z23, Z23
-	VPMADDUBSW      Z12, Z23, Z23
-	VPERMW          Z18, Z3, Z24
-	VPDPWSSD        Z24, Z23, Z22
+	VBROADCASTI64X4 48(BX)(AX*1), Z12
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z12, Z28
+	VPDPBUSD        Z6, Z28, Z18
 	VPXORD          Z19, Z19, Z19
-	VPMOVZXBW       (BX)(SI*1), Y19
-	VPSRLW          $0x04, Y19, Y23
-	VPANDD          Z4, Z19, Z19
-	VPMADDWD        (R10), Y23, Y23
-	VBROADCASTI64X4 16(BX)(SI*1), Z24
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z24, Z25
-	VPMADDUBSW      Z9, Z25, Z25
-	VPERMW          Z19, Z0, Z9
-	VPMADDWD        Z9, Z25, Z9
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z24, Z24
-	VPMADDUBSW      Z10, Z24, Z24
-	VPERMW          Z19, Z1, Z10
-	VPDPWSSD        Z10, Z24, Z9
-	VBROADCASTI64X4 48(BX)(SI*1), Z10
-	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z10, Z24
-	VPMADDUBSW      Z11, Z24, Z24
-	VPERMW          Z19, Z2, Z11
-	VPDPWSSD        Z11, Z24, Z9
-	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z10, Z10
-	VPMADDUBSW      Z12, Z10, Z10
-	VPERMW          Z19, Z3, Z11
-	VPDPWSSD        Z11, Z10, Z9
-	VPUNPCKHDQ      Z20, Z15, Z10
-	VPUNPCKLDQ      Z20, Z15, Z15
-	VPADDD          Z10, Z15, Z15
-	VPUNPCKHDQ      Z9, Z22, Z10
-	VPUNPCKLDQ      Z9, Z22, Z22
-	VPADDD          Z10, Z22, Z22
-	VPUNPCKHQDQ     Z22, Z15, Z10
-	VPUNPCKLQDQ     Z22, Z15, Z15
-	VPADDD          Z10, Z15, Z15
-	VEXTRACTI64X4   $0x01, Z15, Y10
-	VPADDD          Y10, Y15, Y15
-	VEXTRACTI32X4   $0x01, Y15, X9
-	VPADDD          X9, X15, X9
-	VMOVD           80(BX), X10
-	VPINSRD         $0x01, 80(BX)(AX*1), X10, X10
-	VPINSRD         $0x02, 80(BX)(AX*2), X10, X10
-	VPINSRD         $0x03, 80(BX)(SI*1), X10, X10
-	VPSHUFB         k_halves_apart_16<>+0(SB), X10, X10
-	VCVTPH2PS       X10, Y10
-	VEXTRACTI32X4   $0x01, Y10, X11
-	VPUNPCKHDQ      Y16, Y14, Y12
-	VPUNPCKLDQ      Y16, Y14, Y14
-	VPADDD          Y12, Y14, Y14
-	VPUNPCKHDQ      Y23, Y21, Y12
-	VPUNPCKLDQ      Y23, Y21, Y21
-	VPADDD          Y12, Y21, Y21
-	VPUNPCKHQDQ     Y21, Y14, Y12
-	VPUNPCKLQDQ     Y21, Y14, Y14
-	VPADDD          Y12, Y14, Y14
-	VEXTRACTI32X4   $0x01, Y14, X12
-	VPADDD          X12, X14, X12
-	VBROADCASTSS    (R9), X14
-	VCVTDQ2PS       X9, X9
-	VMULPS          X14, X10, X10
-	VMULPS          X9, X10, X10
-	VADDPS          X10, X5, X10
-	VCVTDQ2PS       X12, X12
-	VMULPS          X14, X11, X11
-	VMULPS          X12, X11, X11
-	VSUBPS          X11, X10, X10
-	VMOVAPS         X6, X5
-	VMOVAPS         X7, X6
-	VMOVAPS         X8, X7
-	VMOVAPS         X10, X8
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z12, Z12
+	VPDPBUSD        Z7, Z12, Z19
+	VPUNPCKHDQ      Z17, Z16, Z12
+	VPUNPCKLDQ      Z17, Z16, Z16
+	VPADDD          Z12, Z16, Z16
+	VPUNPCKHDQ      Z19, Z18, Z12
+	VPUNPCKLDQ      Z19, Z18, Z18
+	VPADDD          Z12, Z18, Z18
+	VPUNPCKHQDQ     Z18, Z16, Z12
+	VPUNPCKLQDQ     Z18, Z16, Z16
+	VPADDD          Z12, Z16, Z16
+	VPMULLD         Z8, Z16, Z16
+	VPMOVZXBW       (BX)(AX*2), Y12
+	VPSRLW          $0x04, Y12, Y12
+	VPMADDWD        (R10), Y12, Y12
+	VMOVDQU32       (BX)(AX*2), X8
+	VPSHUFB         k_lane_order_16<>+0(SB), X8, X8
+	VPMOVZXBD       X8, Z8
+	VPANDD          k_dword_15<>+0(SB), Z8, Z8
+	VPXORD          Z20, Z20, Z20
+	VBROADCASTI64X4 16(BX)(AX*2), Z28
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z28, Z29
+	VPDPBUSD        Z4, Z29, Z20
+	VPXORD          Z21, Z21, Z21
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z28, Z28
+	VPDPBUSD        Z5, Z28, Z21
+	VPXORD          Z22, Z22, Z22
+	VBROADCASTI64X4 48(BX)(AX*2), Z28
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z28, Z29
+	VPDPBUSD        Z6, Z29, Z22
+	VPXORD          Z23, Z23, Z23
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z28, Z28
+	VPDPBUSD        Z7, Z28, Z23
+	VPUNPCKHDQ      Z21, Z20, Z28
+	VPUNPCKLDQ      Z21, Z20, Z20
+	VPADDD          Z28, Z20, Z20
+	VPUNPCKHDQ      Z23, Z22, Z28
+	VPUNPCKLDQ      Z23, Z22, Z22
+	VPADDD          Z28, Z22, Z22
+	VPUNPCKHQDQ     Z22, Z20, Z28
+	VPUNPCKLQDQ     Z22, Z20, Z20
+	VPADDD          Z28, Z20, Z20
+	VPMULLD         Z8, Z20, Z20
+	VPMOVZXBW       (BX)(SI*1), Y28
+	VPSRLW          $0x04, Y28, Y28
+	VPMADDWD        (R10), Y28, Y28
+	VMOVDQU32       (BX)(SI*1), X8
+	VPSHUFB         k_lane_order_16<>+0(SB), X8, X8
+	VPMOVZXBD       X8, Z8
+	VPANDD          k_dword_15<>+0(SB), Z8, Z8
+	VPXORD          Z24, Z24, Z24
+	VBROADCASTI64X4 16(BX)(SI*1), Z29
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z29, Z30
+	VPDPBUSD        Z4, Z30, Z24
+	VPXORD          Z25, Z25, Z25
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z29, Z4
+	VPDPBUSD        Z5, Z4, Z25
+	VPXORD          Z26, Z26, Z26
+	VBROADCASTI64X4 48(BX)(SI*1), Z4
+	VGF2P8AFFINEQB  $0x00, k_two_bits_0<>+0(SB), Z4, Z5
+	VPDPBUSD        Z6, Z5, Z26
+	VPXORD          Z27, Z27, Z27
+	VGF2P8AFFINEQB  $0x00, k_two_bits_2<>+0(SB), Z4, Z4
+	VPDPBUSD        Z7, Z4, Z27
+	VPUNPCKHDQ      Z25, Z24, Z4
+	VPUNPCKLDQ      Z25, Z24, Z24
+	VPADDD          Z4, Z24, Z24
+	VPUNPCKHDQ      Z27, Z26, Z4
+	VPUNPCKLDQ      Z27, Z26, Z26
+	VPADDD          Z4, Z26, Z26
+	VPUNPCKHQDQ     Z26, Z24, Z4
+	VPUNPCKLQDQ     Z26, Z24, Z24
+	VPADDD          Z4, Z24, Z24
+	VPMULLD         Z8, Z24, Z24
+	VPUNPCKHDQ      Z16, Z10, Z4
+	VPUNPCKLDQ      Z16, Z10, Z10
+	VPADDD          Z4, Z10, Z10
+	VPUNPCKHDQ      Z24, Z20, Z4
+	VPUNPCKLDQ      Z24, Z20, Z20
+	VPADDD          Z4, Z20, Z20
+	VPUNPCKHQDQ     Z20, Z10, Z4
+	VPUNPCKLQDQ     Z20, Z10, Z10
+	VPADDD          Z4, Z10, Z10
+	VEXTRACTI64X4   $0x01, Z10, Y4
+	VPADDD          Y4, Y10, Y10
+	VEXTRACTI32X4   $0x01, Y10, X4
+	VPADDD          X4, X10, X4
+	VMOVD           80(BX), X5
+	VPINSRD         $0x01, 80(BX)(AX*1), X5, X5
+	VPINSRD         $0x02, 80(BX)(AX*2), X5, X5
+	VPINSRD         $0x03, 80(BX)(SI*1), X5, X5
+	VPSHUFB         k_halves_apart_16<>+0(SB), X5, X5
+	VCVTPH2PS       X5, Y5
+	VEXTRACTI32X4   $0x01, Y5, X6
+	VPUNPCKHDQ      Y11, Y9, Y7
+	VPUNPCKLDQ      Y11, Y9, Y9
+	VPADDD          Y7, Y9, Y9
+	VPUNPCKHDQ      Y28, Y12, Y7
+	VPUNPCKLDQ      Y28, Y12, Y12
+	VPADDD          Y7, Y12, Y12
+	VPUNPCKHQDQ     Y12, Y9, Y7
+	VPUNPCKLQDQ     Y12, Y9, Y9
+	VPADDD          Y7, Y9, Y9
+	VEXTRACTI32X4   $0x01, Y9, X7
+	VPADDD          X7, X9, X7
+	VBROADCASTSS    (R9), X8
+	VCVTDQ2PS       X4, X4
+	VMULPS          X8, X5, X5
+	VMULPS          X4, X5, X5
+	VADDPS          X5, X0, X5
+	VCVTDQ2PS       X7, X7
+	VMULPS          X8, X6, X6
+	VMULPS          X7, X6, X6
+	VSUBPS          X6, X5, X5
+	VMOVAPS         X1, X0
+	VMOVAPS         X2, X1
+	VMOVAPS         X3, X2
+	VMOVAPS         X5, X3
 	ADDQ            $0x54, BX
 	ADDQ            $0x54, DI
 	ADDQ            $0x00000100, R8
@@ -4374,18 +4566,18 @@ block:
 	MOVQ            nb+56(FP), R11
 	TESTQ           $0x00000001, R11
 	JZ              even
-	VADDPS          X5, X8, X8
-	VADDPS          X7, X6, X6
-	VADDPS          X6, X8, X5
+	VADDPS          X0, X3, X3
+	VADDPS          X2, X1, X1
+	VADDPS          X1, X3, X0
 	JMP             store
 
 even:
-	VADDPS X6, X5, X5
-	VADDPS X8, X7, X7
-	VADDPS X7, X5, X5
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
 
 store:
-	VMOVUPS X5, (DX)
+	VMOVUPS X0, (DX)
 	ADDQ    $0x10, DX
 	LEAQ    (CX)(AX*4), CX
 	DECQ    count+64(FP)
@@ -4393,29 +4585,43 @@ store:
 	VZEROUPPER
 	RET
 
-DATA k_word_15<>+0(SB)/8, $0x000f000f000f000f
-DATA k_word_15<>+8(SB)/8, $0x000f000f000f000f
-DATA k_word_15<>+16(SB)/8, $0x000f000f000f000f
-DATA k_word_15<>+24(SB)/8, $0x000f000f000f000f
-DATA k_word_15<>+32(SB)/8, $0x000f000f000f000f
-DATA k_word_15<>+40(SB)/8, $0x000f000f000f000f
-DATA k_word_15<>+48(SB)/8, $0x000f000f000f000f
-DATA k_word_15<>+56(SB)/8, $0x000f000f000f000f
-GLOBL k_word_15<>(SB), RODATA|NOPTR, $64
+DATA k_dword_15<>+0(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+8(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+16(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+24(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+32(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+40(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+48(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+56(SB)/8, $0x0000000f0000000f
+GLOBL k_dword_15<>(SB), RODATA|NOPTR, $64
 
 // func tq20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
-TEXT ·tq20RowsAVX512(SB), $192-72
+TEXT ·tq20RowsAVX512(SB), $200-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
 	MOVQ      dst+0(FP), DX
 	LEAQ      (AX)(AX*2), SI
 	VPXORD    Z0, Z0, Z0
 	VMOVDQU32 k_word_minus_1<>+0(SB), Z1
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
 
 next:
 	MOVQ   CX, BX
-	LEAQ   (CX)(AX*4), DI
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
 	MOVQ   q+32(FP), R8
 	MOVQ   d+40(FP), R9
 	MOVQ   sums+48(FP), R10

@@ -73,7 +73,8 @@ func (v isa) runRows(t runType) {
 	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
 	wrow := Load(Param("w"), GP64()).(reg.GPVirtual)
 	dst := Load(Param("dst"), GP64()).(reg.GPVirtual)
-	k := &runs{isa: v, t: t, q: GP64(), d: GP64(), s: GP64(), stack: AllocLocal(352)}
+	k := &runs{isa: v, t: t, q: GP64(), d: GP64(), s: GP64(), stack: AllocLocal(360)}
+	dist := k.stack.Offset(352)
 	k.asums = k.stack.Offset(256)
 	turned, blank := k.stack.Offset(288), k.stack.Offset(320)
 	k.w = newLanes(stride)
@@ -109,9 +110,11 @@ func (v isa) runRows(t runType) {
 			}
 		}
 	}
+	aheadOf(stride, dist)
 	Label("next")
 	MOVQ(wrow, k.w.base)
-	LEAQ(Mem{Base: wrow, Index: stride, Scale: 4}, k.ahead.base)
+	MOVQ(wrow, k.ahead.base)
+	ADDQ(dist, k.ahead.base)
 	Load(Param("q"), k.q)
 	Load(Param("d"), k.d)
 	Load(Param("sums"), k.s)

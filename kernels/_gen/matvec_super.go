@@ -50,7 +50,8 @@ func (v isa) superRows(t superType) {
 	TEXT(t.name+"Rows"+v.suffix(), 0, signature)
 	Pragma("noescape")
 	Doc(t.name + "Rows" + v.suffix() + " multiplies " + t.name + " weights; see matrixKernel.")
-	k := &kq{isa: v, shape: shape{4, 1}, stack: AllocLocal(192)}
+	k := &kq{isa: v, shape: shape{4, 1}, stack: AllocLocal(200)}
+	dist := k.stack.Offset(192)
 	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
 	wrow := Load(Param("w"), GP64()).(reg.GPVirtual)
 	dst := Load(Param("dst"), GP64()).(reg.GPVirtual)
@@ -61,9 +62,11 @@ func (v isa) superRows(t superType) {
 	for i := range k.acc {
 		k.acc[i] = XMM()
 	}
+	aheadOf(stride, dist)
 	Label("next")
 	MOVQ(wrow, k.w.base)
-	LEAQ(Mem{Base: wrow, Index: stride, Scale: 4}, k.ahead.base)
+	MOVQ(wrow, k.ahead.base)
+	ADDQ(dist, k.ahead.base)
 	Load(Param("q"), k.q.base)
 	Load(Param("d"), k.d.base)
 	Load(Param("sums"), k.s.base)
@@ -247,17 +250,38 @@ func (k *kq) planes(r, at int) func(j int) reg.VecVirtual {
 	}
 }
 
+// byLanes is for types with a scale for 16 weights, which are a 128-bit lane: sum j of the four is of 64 weights in order.
+// It adds the lanes up, multiplies by the scales, which stand as 32-bit words with scale 4*j+l at 4*l+j, and returns the
+// products.
+func byLanes(p [4]reg.VecVirtual, scale Op) reg.VecVirtual {
+	isa{wide: true}.transpose4(p)
+	VPMULLD(scale, p[0], p[0])
+	return p[0]
+}
+
+// laneOrder is the VPSHUFB control that puts 16 scale bytes into byLanes' order.
+func laneOrder() Mem {
+	return fill("lane_order", 16, func(i int) byte { return byte(4*(i%4) + i/4) })
+}
+
 func q2kWide(k *kq) superBody {
-	spread := k.sixteenths()
-	low := k.constant(dwords("word_15", repeat(16, 0x000f000f)...))
 	act, prepare := k.inOrder()
 	return superBody{prepare: prepare, scales: k.two(80), row: func(r int) (isum, msum reg.VecVirtual) {
-		sc, mn := k.clean(ZMM()), YMM()
-		VPMOVZXBW(k.w.at(r, 0), sc.AsY())
-		VPSRLW(Imm(4), sc.AsY(), mn)
-		VPANDD(low, sc, sc)
+		sc, x, mn := ZMM(), XMM(), YMM()
+		VPMOVZXBW(k.w.at(r, 0), mn)
+		VPSRLW(Imm(4), mn, mn)
 		VPMADDWD(k.s.at(0, 0), mn, mn)
-		return k.dots(k.planes(r, 16), act, permuted(sc, spread)), mn
+		k.mov(k.w.at(r, 0), x)
+		VPSHUFB(laneOrder(), x, x)
+		VPMOVZXBD(x, sc)
+		VPANDD(dwords("dword_15", repeat(16, 15)...), sc, sc)
+		code := k.planes(r, 16)
+		var p [4]reg.VecVirtual
+		for j := range p {
+			p[j] = k.clean(ZMM())
+			VPDPBUSD(act[j], code(j), p[j])
+		}
+		return byLanes(p, sc), mn
 	}}
 }
 
@@ -298,34 +322,65 @@ func (k *kq) scalesQ3K(x reg.VecVirtual) {
 	VPSUBB(v.load(v.bytesOf(32)), x, x)
 }
 
+// belowZero returns what four sums of 64 weights start from, so that codes may be too large by 1<<shift: lane l of start
+// j is minus the sum of activations 4*j+l, times that.
+func (k *kq) belowZero(shift uint64) (start *[4]reg.VecVirtual, prepare func()) {
+	start = new([4]reg.VecVirtual)
+	first := K()
+	x := GP64()
+	MOVQ(U32(0x1111), x)
+	KMOVW(x.As32(), first)
+	return start, func() {
+		neg, zero := k.clean(ZMM()), k.clean(ZMM())
+		VPMOVSXWD(k.s.at(0, 0), neg)
+		VPSLLD(Imm(shift), neg, neg)
+		VPSUBD(neg, zero, neg)
+		for j := range start {
+			at := ZMM()
+			k.mov(fill(fmt.Sprintf("lane_dwords_%d", j), 64, func(i int) byte {
+				if i%4 != 0 {
+					return 0
+				}
+				return byte(4*j + i/16)
+			}), at)
+			start[j] = ZMM()
+			VPERMD_Z(neg, at, first, start[j])
+		}
+	}
+}
+
 func q3kWide(k *kq) superBody {
-	spread := k.sixteenths()
 	act, inOrder := k.inOrder()
+	start, starts := k.belowZero(2)
 	return superBody{
 		prepare: func() {
 			inOrder()
-			x := ZMM()
+			starts()
+			x, order := ZMM(), ZMM()
 			VBROADCASTI32X4(k.w.at(0, 94), x)
 			VINSERTI32X4(Imm(1), k.w.at(1, 94), x.AsY(), x.AsY())
 			VINSERTI32X4(Imm(2), k.w.at(2, 94), x, x)
 			VINSERTI32X4(Imm(3), k.w.at(3, 94), x, x)
 			k.scalesQ3K(x)
-			VMOVDQU64(x, k.stack)
+			VBROADCASTI32X4(laneOrder(), order)
+			VPSHUFB(order, x, x)
+			k.mov(x, k.stack)
 		},
 		scales: k.one(108),
 		row: func(r int) (isum, msum reg.VecVirtual) {
 			sc, mask := k.clean(ZMM()), ZMM()
-			VPMOVSXBW(k.stack.Offset(16*r), sc.AsY())
+			VPMOVSXBD(k.stack.Offset(16*r), sc)
 			VBROADCASTI64X4(k.w.at(r, 0), mask)
 			low := k.planes(r, 32)
-			sum := k.dots(func(j int) reg.VecVirtual {
+			var p [4]reg.VecVirtual
+			for j := range p {
 				c, h := low(j), ZMM()
 				VGF2P8AFFINEQB(Imm(0), halfMatrix(fmt.Sprintf("q3k_mask_%d", j), bitField(2*j, 1, 2), bitField(2*j+1, 1, 2)), mask, h)
 				VPORD(h, c, c)
-				return c
-			}, act, permuted(sc, spread))
-			k.offset(sum, sc, 2)
-			return sum, nil
+				p[j] = move(start[j])
+				VPDPBUSD(act[j], c, p[j])
+			}
+			return byLanes(p, sc), nil
 		},
 	}
 }
@@ -404,8 +459,8 @@ func iq4xsWide(k *kq) superBody {
 	book := k.constant(k.book("kv4", 128))
 	var act, start [4]reg.VecVirtual
 	lanes := [2]reg.VecVirtual{
-		k.constant(dwords("lane_dwords_0", 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)),
-		k.constant(dwords("lane_dwords_1", 4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7)),
+		k.constant(dwords("spread_dwords_0", 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)),
+		k.constant(dwords("spread_dwords_1", 4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7)),
 	}
 	first := K()
 	x := GP64()
