@@ -24,6 +24,7 @@ type superBody struct {
 	scales func() (d, dmin reg.VecVirtual)
 	// minSum, if set, gives msum of the four rows instead of row.
 	minSum func() reg.VecVirtual
+	shift  uint64 // isum comes times 1<<shift
 }
 
 func superTypes(v isa) []superType {
@@ -92,6 +93,9 @@ func (v isa) superRows(t superType) {
 		total := XMM()
 		if v.wide {
 			total = totals(isum)
+			if body.shift != 0 {
+				VPSRAD(Imm(body.shift), total, total)
+			}
 		} else {
 			VPHADDD(isum[2], isum[0], isum[0])
 			VEXTRACTI128(Imm(1), isum[0], total)
@@ -185,19 +189,6 @@ func (k *kq) inOrder() (act *[4]reg.VecVirtual, prepare func()) {
 	}
 }
 
-// sixteenths are the VPERMW controls that spread 16 scale words, one for each 16 weights, over 64 weights.
-func (k *kq) sixteenths() (spread [4]reg.VecVirtual) {
-	for j := range spread {
-		spread[j] = k.constant(fill(fmt.Sprintf("sixteenths%d", j), 64, func(i int) byte {
-			if i%2 == 1 {
-				return 0
-			}
-			return byte(4*j + i/16)
-		}))
-	}
-	return spread
-}
-
 // dots returns the total over four vectors of code times activation times scale word.
 func (k *kq) dots(code func(j int) reg.VecVirtual, act *[4]reg.VecVirtual, scale func(j int) reg.VecVirtual) reg.VecVirtual {
 	sum := ZMM()
@@ -214,15 +205,6 @@ func (k *kq) dots(code func(j int) reg.VecVirtual, act *[4]reg.VecVirtual, scale
 	return sum
 }
 
-// permuted picks scale words from a register of them.
-func permuted(sc reg.VecVirtual, spread [4]reg.VecVirtual) func(j int) reg.VecVirtual {
-	return func(j int) reg.VecVirtual {
-		s := ZMM()
-		VPERMW(sc, spread[j], s)
-		return s
-	}
-}
-
 // offset takes 1<<shift times the sum of activations off sum, scaled by the 16 words sc.
 func (k *kq) offset(sum, sc reg.VecVirtual, shift uint64) {
 	t := k.clean(k.vec())
@@ -231,62 +213,112 @@ func (k *kq) offset(sum, sc reg.VecVirtual, shift uint64) {
 	VPSUBD(t, sum, sum)
 }
 
-// pairs of bits c and c+1 of 2-bit planes, for the lower and the upper 32 weights of a vector.
-func twoBits(c int) Mem {
-	return halfMatrix(fmt.Sprintf("two_bits_%d", c), bitField(2*c, 2, 0), bitField(2*c+2, 2, 0))
-}
-
-// planes gives the codes of vector j of types with 2-bit planes at byte at.
-func (k *kq) planes(r, at int) func(j int) reg.VecVirtual {
+// planes gives the codes of 64-weight vectors of types with 2-bit planes at byte at. Bit matrices stay in registers:
+// constants in memory may straddle cache lines.
+func (k *kq) planes(at int) func(r, j int) reg.VecVirtual {
+	var m [2]reg.VecVirtual
+	for i := range m {
+		c := 2 * i
+		m[i] = k.constant(halfMatrix(fmt.Sprintf("two_bits_%d", c), bitField(2*c, 2, 0), bitField(2*c+2, 2, 0)))
+	}
 	var q reg.VecVirtual
-	return func(j int) reg.VecVirtual {
+	return func(r, j int) reg.VecVirtual {
 		if j%2 == 0 {
 			q = ZMM()
 			VBROADCASTI64X4(k.w.at(r, at+32*(j/2)), q)
 		}
 		c := ZMM()
-		VGF2P8AFFINEQB(Imm(0), twoBits(j%2*2), q, c)
+		VGF2P8AFFINEQB(Imm(0), m[j%2], q, c)
 		return c
 	}
 }
 
-// byLanes is for types with a scale for 16 weights, which are a 128-bit lane: sum j of the four is of 64 weights in order.
-// It adds the lanes up, multiplies by the scales, which stand as 32-bit words with scale 4*j+l at 4*l+j, and returns the
-// products.
-func byLanes(p [4]reg.VecVirtual, scale Op) reg.VecVirtual {
-	isa{wide: true}.transpose4(p)
-	VPMULLD(scale, p[0], p[0])
+// byLanes is for types with a scale for 16 weights, which are a 128-bit lane: vector j of the four sums is of 64 weights
+// in order, four int32 a lane that fit 16 bits. It packs them, multiplies by the scales and adds up. bytes holds the 16
+// scales in every lane; they end up in the upper bytes of words, so in the result 256 times too large, if signed.
+func byLanes(p [4]reg.VecVirtual, bytes reg.VecVirtual, signed bool) reg.VecVirtual {
+	high := 0
+	if signed {
+		high = 1
+	}
+	for i := range 2 {
+		s := ZMM()
+		VPSHUFB(fill(fmt.Sprintf("packed_scales_%d%d", high, i), 64, func(at int) byte {
+			if at%2 != high {
+				return 0x80
+			}
+			return byte(8*i + at%16/8*4 + at/16)
+		}), bytes, s)
+		c := p[2*i]
+		VPACKSSDW(p[2*i+1], c, c)
+		if i == 0 {
+			VPMADDWD(s, c, c)
+		} else {
+			VPDPWSSD(s, c, p[0])
+		}
+	}
 	return p[0]
 }
 
-// laneOrder is the VPSHUFB control that puts 16 scale bytes into byLanes' order.
-func laneOrder() Mem {
-	return fill("lane_order", 16, func(i int) byte { return byte(4*(i%4) + i/4) })
+// rowLanes loads 16 bytes of each of the four rows.
+func (k *kq) rowLanes(at int) reg.VecVirtual {
+	h := ZMM()
+	VBROADCASTI32X4(k.w.at(0, at), h)
+	VINSERTI32X4(Imm(1), k.w.at(1, at), h.AsY(), h.AsY())
+	VINSERTI32X4(Imm(2), k.w.at(2, at), h, h)
+	VINSERTI32X4(Imm(3), k.w.at(3, at), h, h)
+	return h
+}
+
+// laneTotals adds up the four int32 of each lane.
+func (k *kq) laneTotals(ms reg.VecVirtual) {
+	t, p := ZMM(), ZMM()
+	VPSHUFD(Imm(0x4e), ms, t)
+	VPADDD(t, ms, ms)
+	VPSHUFD(Imm(0xb1), ms, t)
+	VPADDD(t, ms, ms)
+	k.mov(dwords("first_of_lanes", 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12), p)
+	VPERMD(ms, p, ms)
 }
 
 func q2kWide(k *kq) superBody {
-	act, prepare := k.inOrder()
-	return superBody{prepare: prepare, scales: k.two(80), row: func(r int) (isum, msum reg.VecVirtual) {
-		sc, x, mn := ZMM(), XMM(), YMM()
-		VPMOVZXBW(k.w.at(r, 0), mn)
-		VPSRLW(Imm(4), mn, mn)
-		VPMADDWD(k.s.at(0, 0), mn, mn)
-		k.mov(k.w.at(r, 0), x)
-		VPSHUFB(laneOrder(), x, x)
-		VPMOVZXBD(x, sc)
-		VPANDD(dwords("dword_15", repeat(16, 15)...), sc, sc)
-		code := k.planes(r, 16)
-		var p [4]reg.VecVirtual
-		for j := range p {
-			p[j] = k.clean(ZMM())
-			VPDPBUSD(act[j], code(j), p[j])
-		}
-		return byLanes(p, sc), mn
-	}}
+	code := k.planes(16)
+	nib := k.constant(k.bytesOf(15))
+	zero := k.clean(ZMM())
+	var ms reg.VecVirtual
+	return superBody{
+		prepare: func() {
+			h, hi, t := k.rowLanes(0), ZMM(), ZMM()
+			VPSRLW(Imm(4), h, h)
+			VPANDD(nib, h, h)
+			ms = ZMM()
+			VPUNPCKLBW(zero, h, ms)
+			VPUNPCKHBW(zero, h, hi)
+			VBROADCASTI32X4(k.s.at(0, 0), t)
+			VPMADDWD(t, ms, ms)
+			VBROADCASTI32X4(k.s.at(0, 16), t)
+			VPDPWSSD(t, hi, ms)
+			k.laneTotals(ms)
+		},
+		scales: k.two(80),
+		minSum: func() reg.VecVirtual { return ms },
+		row: func(r int) (isum, msum reg.VecVirtual) {
+			x := ZMM()
+			VBROADCASTI32X4(k.w.at(r, 0), x)
+			VPANDD(nib, x, x)
+			var p [4]reg.VecVirtual
+			for j := range p {
+				p[j] = move(zero)
+				VPDPBUSD(k.q.at(0, 64*j), code(r, j), p[j])
+			}
+			return byLanes(p, x, false), nil
+		},
+	}
 }
 
 func tq20Wide(k *kq) superBody {
 	act, prepare := k.inOrder()
+	code := k.planes(0)
 	neg := k.clean(ZMM())
 	minus := k.constant(dwords("word_minus_1", repeat(16, 0xffffffff)...))
 	return superBody{
@@ -297,9 +329,8 @@ func tq20Wide(k *kq) superBody {
 		scales: k.one(64),
 		row: func(r int) (isum, msum reg.VecVirtual) {
 			sum := move(neg)
-			code := k.planes(r, 0)
 			for j := range act {
-				VPDPBUSD(act[j], code(j), sum)
+				VPDPBUSD(act[j], code(r, j), sum)
 			}
 			return sum, nil
 		},
@@ -350,37 +381,34 @@ func (k *kq) belowZero(shift uint64) (start *[4]reg.VecVirtual, prepare func()) 
 }
 
 func q3kWide(k *kq) superBody {
-	act, inOrder := k.inOrder()
 	start, starts := k.belowZero(2)
+	low := k.planes(32)
+	var third [4]reg.VecVirtual
+	for j := range third {
+		third[j] = k.constant(halfMatrix(fmt.Sprintf("q3k_mask_%d", j), bitField(2*j, 1, 2), bitField(2*j+1, 1, 2)))
+	}
 	return superBody{
 		prepare: func() {
-			inOrder()
 			starts()
-			x, order := ZMM(), ZMM()
-			VBROADCASTI32X4(k.w.at(0, 94), x)
-			VINSERTI32X4(Imm(1), k.w.at(1, 94), x.AsY(), x.AsY())
-			VINSERTI32X4(Imm(2), k.w.at(2, 94), x, x)
-			VINSERTI32X4(Imm(3), k.w.at(3, 94), x, x)
+			x := k.rowLanes(94)
 			k.scalesQ3K(x)
-			VBROADCASTI32X4(laneOrder(), order)
-			VPSHUFB(order, x, x)
 			k.mov(x, k.stack)
 		},
 		scales: k.one(108),
+		shift:  8,
 		row: func(r int) (isum, msum reg.VecVirtual) {
-			sc, mask := k.clean(ZMM()), ZMM()
-			VPMOVSXBD(k.stack.Offset(16*r), sc)
+			sc, mask := ZMM(), ZMM()
+			VBROADCASTI32X4(k.stack.Offset(16*r), sc)
 			VBROADCASTI64X4(k.w.at(r, 0), mask)
-			low := k.planes(r, 32)
 			var p [4]reg.VecVirtual
 			for j := range p {
-				c, h := low(j), ZMM()
-				VGF2P8AFFINEQB(Imm(0), halfMatrix(fmt.Sprintf("q3k_mask_%d", j), bitField(2*j, 1, 2), bitField(2*j+1, 1, 2)), mask, h)
+				c, h := low(r, j), ZMM()
+				VGF2P8AFFINEQB(Imm(0), third[j], mask, h)
 				VPORD(h, c, c)
 				p[j] = move(start[j])
-				VPDPBUSD(act[j], c, p[j])
+				VPDPBUSD(k.q.at(0, 64*j), c, p[j])
 			}
-			return byLanes(p, sc), nil
+			return byLanes(p, sc, true), nil
 		},
 	}
 }
@@ -394,17 +422,17 @@ func q5kWide(k *kq) superBody {
 		base := 4*(j/2) + j%2
 		spread[j] = k.constant(wordSpread([]string{"q4k_r0", "q4k_r1", "q4k_r2", "q4k_r3"}[j], 64, func(l int) int { return base + 2*(l/2) }))
 	}
-	pick := dwords("first_of_lanes", 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12)
+	var fifth [4]reg.VecVirtual
+	for j := range fifth {
+		g := 4*(j/2) + j%2
+		fifth[j] = k.constant(halfMatrix(fmt.Sprintf("q5k_bit_%d", g), bitField(g, 1, 4), bitField(g+2, 1, 4)))
+	}
 	var act [4]reg.VecVirtual
 	var sc, ms reg.VecVirtual
 	return superBody{
 		// As for Q4_K: nibbles stay as they lie, and activations are shuffled.
 		prepare: func() {
-			h := ZMM()
-			VBROADCASTI32X4(k.w.at(0, 0), h)
-			VINSERTI32X4(Imm(1), k.w.at(1, 0), h.AsY(), h.AsY())
-			VINSERTI32X4(Imm(2), k.w.at(2, 0), h, h)
-			VINSERTI32X4(Imm(3), k.w.at(3, 0), h, h)
+			h := k.rowLanes(0)
 			k.scalesQ4K(h)
 			sc, ms = ZMM(), ZMM()
 			VPUNPCKLBW(zero, h, sc)
@@ -412,12 +440,7 @@ func q5kWide(k *kq) superBody {
 			t := ZMM()
 			VBROADCASTI32X4(k.s.at(0, 32), t)
 			VPMADDWD(t, ms, ms)
-			VPSHUFD(Imm(0x4e), ms, t)
-			VPADDD(t, ms, ms)
-			VPSHUFD(Imm(0xb1), ms, t)
-			VPADDD(t, ms, ms)
-			p := k.load(pick)
-			VPERMD(ms, p, ms)
+			k.laneTotals(ms)
 			for i := range 2 {
 				y := ZMM()
 				VMOVDQU64(k.q.at(0, 128*i), y)
@@ -432,14 +455,13 @@ func q5kWide(k *kq) superBody {
 			VBROADCASTI64X4(k.w.at(r, 16), bits)
 			var hi reg.VecVirtual
 			return k.dots(func(j int) reg.VecVirtual {
-				g := 4*(j/2) + j%2
 				c, b := hi, ZMM()
 				if j%2 == 0 {
 					c, hi = ZMM(), ZMM()
 					VMOVDQU64(k.w.at(r, 48+32*j), c)
 					VPSRLW(Imm(4), c, hi)
 				}
-				VGF2P8AFFINEQB(Imm(0), halfMatrix(fmt.Sprintf("q5k_bit_%d", g), bitField(g, 1, 4), bitField(g+2, 1, 4)), bits, b)
+				VGF2P8AFFINEQB(Imm(0), fifth[j], bits, b)
 				VPTERNLOGD(Imm(0xea), b, nib, c)
 				return c
 			}, &act, func(j int) reg.VecVirtual {
