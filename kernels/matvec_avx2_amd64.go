@@ -34,6 +34,31 @@ func iq4nlRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //go:noescape
 func mxfp4RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
+// iq2xxsRowsAVX2 multiplies iq2xxs weights; see matrixKernel.
+//
+//go:noescape
+func iq2xxsRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq2xsRowsAVX2 multiplies iq2xs weights; see matrixKernel.
+//
+//go:noescape
+func iq2xsRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq2sRowsAVX2 multiplies iq2s weights; see matrixKernel.
+//
+//go:noescape
+func iq2sRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq3xxsRowsAVX2 multiplies iq3xxs weights; see matrixKernel.
+//
+//go:noescape
+func iq3xxsRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq3sRowsAVX2 multiplies iq3s weights; see matrixKernel.
+//
+//go:noescape
+func iq3sRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q5kRowsAVX2 multiplies q5k weights; see matrixKernel.
 //
 //go:noescape

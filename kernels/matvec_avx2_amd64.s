@@ -5626,6 +5626,7606 @@ DATA k_e8m0_sub<>+16(SB)/8, $0x0020000000200000
 DATA k_e8m0_sub<>+24(SB)/8, $0x0020000000200000
 GLOBL k_e8m0_sub<>(SB), RODATA|NOPTR, $32
 
+// func iq2xxsRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq2xxsRowsAVX2(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ ·bytesiq2xxs+0(SB), R11
+	MOVQ ·sign7+0(SB), R12
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ  CX, BX
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
+	MOVQ  q+32(FP), R8
+	MOVQ  d+40(FP), R9
+	MOVQ  sums+48(FP), R10
+	MOVQ  nb+56(FP), R14
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+
+block:
+	PREFETCHT0   (DI)
+	PREFETCHT0   64(DI)
+	PREFETCHT0   (DI)(AX*1)
+	PREFETCHT0   64(DI)(AX*1)
+	PREFETCHT0   (DI)(AX*2)
+	PREFETCHT0   64(DI)(AX*2)
+	PREFETCHT0   (DI)(SI*1)
+	PREFETCHT0   64(DI)(SI*1)
+	VMOVDQU      2(BX), Y4
+	VMOVDQU      34(BX), Y5
+	VPSRLQ       $0x3c, Y4, Y4
+	VPSRLQ       $0x3c, Y5, Y5
+	VPACKUSDW    Y5, Y4, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y6, Y6, Y6
+	MOVBLZX      2(BX), R13
+	VMOVQ        (R11)(R13*8), X6
+	MOVBLZX      3(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X6, X6
+	MOVBLZX      4(BX), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      5(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVL         6(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         6(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         6(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         6(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      (R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y6, Y6
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
+	VPMADDWD     Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      10(BX), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      11(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      12(BX), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      13(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         14(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         14(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         14(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         14(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      32(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      18(BX), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      19(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      20(BX), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      21(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         22(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         22(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         22(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         22(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      64(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      26(BX), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      27(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      28(BX), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      29(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         30(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         30(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         30(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         30(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      96(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      34(BX), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      35(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      36(BX), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      37(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVL         38(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         38(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         38(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         38(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      128(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      42(BX), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      43(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      44(BX), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      45(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVL         46(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         46(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         46(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         46(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      160(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      50(BX), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      51(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      52(BX), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      53(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVL         54(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         54(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         54(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         54(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      192(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      58(BX), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      59(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      60(BX), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      61(BX), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVL         62(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         62(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         62(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         62(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      224(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VMOVDQU      2(BX)(AX*1), Y4
+	VMOVDQU      34(BX)(AX*1), Y5
+	VPSRLQ       $0x3c, Y4, Y4
+	VPSRLQ       $0x3c, Y5, Y5
+	VPACKUSDW    Y5, Y4, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      2(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      3(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      4(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      5(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         6(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         6(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         6(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         6(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      10(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      11(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      12(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      13(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         14(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         14(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         14(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         14(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      18(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      19(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      20(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      21(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         22(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         22(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         22(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         22(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      26(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      27(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      28(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      29(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         30(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         30(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         30(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         30(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      34(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      35(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      36(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      37(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         38(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         38(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         38(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         38(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      42(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      43(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      44(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      45(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         46(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         46(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         46(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         46(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      50(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      51(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      52(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      53(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         54(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         54(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         54(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         54(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      58(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      59(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      60(BX)(AX*1), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      61(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         62(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         62(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         62(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         62(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VMOVDQU      2(BX)(AX*2), Y4
+	VMOVDQU      34(BX)(AX*2), Y5
+	VPSRLQ       $0x3c, Y4, Y4
+	VPSRLQ       $0x3c, Y5, Y5
+	VPACKUSDW    Y5, Y4, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      2(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      3(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      4(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      5(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         6(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         6(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         6(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         6(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      10(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      11(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      12(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      13(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         14(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         14(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         14(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         14(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      18(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      19(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      20(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      21(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         22(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         22(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         22(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         22(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      26(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      27(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      28(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      29(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         30(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         30(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         30(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         30(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      34(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      35(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      36(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      37(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         38(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         38(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         38(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         38(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      42(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      43(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      44(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      45(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         46(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         46(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         46(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         46(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      50(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      51(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      52(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      53(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         54(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         54(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         54(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         54(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      58(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      59(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      60(BX)(AX*2), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      61(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         62(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         62(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         62(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         62(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VMOVDQU      2(BX)(SI*1), Y4
+	VMOVDQU      34(BX)(SI*1), Y5
+	VPSRLQ       $0x3c, Y4, Y4
+	VPSRLQ       $0x3c, Y5, Y5
+	VPACKUSDW    Y5, Y4, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      2(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      3(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      4(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      5(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         6(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         6(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         6(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         6(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      (R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      10(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      11(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	MOVBLZX      12(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X10
+	MOVBLZX      13(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVL         14(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         14(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVL         14(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVL         14(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      32(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      18(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      19(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	MOVBLZX      20(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X10
+	MOVBLZX      21(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVL         22(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         22(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVL         22(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVL         22(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      64(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      26(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      27(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	MOVBLZX      28(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X10
+	MOVBLZX      29(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVL         30(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         30(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVL         30(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVL         30(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      96(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      34(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      35(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      36(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      37(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVL         38(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         38(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         38(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         38(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      128(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      42(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      43(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      44(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      45(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVL         46(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         46(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         46(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         46(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      160(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      50(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      51(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      52(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      53(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVL         54(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         54(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         54(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         54(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      192(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      58(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      59(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      60(BX)(SI*1), R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      61(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVL         62(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         62(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         62(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         62(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      224(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X4
+	VPADDD       X4, X6, X4
+	VPXOR        X5, X5, X5
+	VPINSRW      $0x00, (BX), X5, X5
+	VPINSRW      $0x01, (BX)(AX*1), X5, X5
+	VPINSRW      $0x02, (BX)(AX*2), X5, X5
+	VPINSRW      $0x03, (BX)(SI*1), X5, X5
+	VCVTPH2PS    X5, X5
+	VMULPS       k_parts_8<>+0(SB), X5, X5
+	VBROADCASTSS (R9), X6
+	VCVTDQ2PS    X4, X4
+	VMULPS       X6, X5, X5
+	VMULPS       X4, X5, X5
+	VADDPS       X5, X0, X5
+	VMOVAPS      X1, X0
+	VMOVAPS      X2, X1
+	VMOVAPS      X3, X2
+	VMOVAPS      X5, X3
+	ADDQ         $0x42, BX
+	ADDQ         $0x42, DI
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x30, R10
+	DECQ         R14
+	JNZ          block
+	MOVQ         nb+56(FP), R14
+	TESTQ        $0x00000001, R14
+	JZ           even
+	VADDPS       X0, X3, X3
+	VADDPS       X2, X1, X1
+	VADDPS       X1, X3, X0
+	JMP          store
+
+even:
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
+
+store:
+	VMOVUPS X0, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_pair0_32<>+0(SB)/8, $0x0100010001000100
+DATA k_pair0_32<>+8(SB)/8, $0x0100010001000100
+DATA k_pair0_32<>+16(SB)/8, $0x0302030203020302
+DATA k_pair0_32<>+24(SB)/8, $0x0302030203020302
+GLOBL k_pair0_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_pair1_32<>+0(SB)/8, $0x0504050405040504
+DATA k_pair1_32<>+8(SB)/8, $0x0504050405040504
+DATA k_pair1_32<>+16(SB)/8, $0x0706070607060706
+DATA k_pair1_32<>+24(SB)/8, $0x0706070607060706
+GLOBL k_pair1_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_pair2_32<>+0(SB)/8, $0x0908090809080908
+DATA k_pair2_32<>+8(SB)/8, $0x0908090809080908
+DATA k_pair2_32<>+16(SB)/8, $0x0b0a0b0a0b0a0b0a
+DATA k_pair2_32<>+24(SB)/8, $0x0b0a0b0a0b0a0b0a
+GLOBL k_pair2_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_pair3_32<>+0(SB)/8, $0x0d0c0d0c0d0c0d0c
+DATA k_pair3_32<>+8(SB)/8, $0x0d0c0d0c0d0c0d0c
+DATA k_pair3_32<>+16(SB)/8, $0x0f0e0f0e0f0e0f0e
+DATA k_pair3_32<>+24(SB)/8, $0x0f0e0f0e0f0e0f0e
+GLOBL k_pair3_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_parts_8<>+0(SB)/8, $0x3e0000003e000000
+DATA k_parts_8<>+8(SB)/8, $0x3e0000003e000000
+DATA k_parts_8<>+16(SB)/8, $0x3e0000003e000000
+DATA k_parts_8<>+24(SB)/8, $0x3e0000003e000000
+GLOBL k_parts_8<>(SB), RODATA|NOPTR, $32
+
+// func iq2xsRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq2xsRowsAVX2(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ ·bytesiq2xs+0(SB), R11
+	MOVQ ·sign7+0(SB), R12
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ  CX, BX
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
+	MOVQ  q+32(FP), R8
+	MOVQ  d+40(FP), R9
+	MOVQ  sums+48(FP), R10
+	MOVQ  nb+56(FP), R14
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+
+block:
+	PREFETCHT0   (DI)
+	PREFETCHT0   64(DI)
+	PREFETCHT0   (DI)(AX*1)
+	PREFETCHT0   64(DI)(AX*1)
+	PREFETCHT0   (DI)(AX*2)
+	PREFETCHT0   64(DI)(AX*2)
+	PREFETCHT0   (DI)(SI*1)
+	PREFETCHT0   64(DI)(SI*1)
+	VPMOVZXBD    66(BX), Y4
+	VPSLLD       $0x0c, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPAND        k_word_15_narrow<>+0(SB), Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y6, Y6, Y6
+	MOVWLZX      2(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X6
+	MOVWLZX      4(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X6, X6
+	MOVWLZX      6(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      8(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      2(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVWLZX      4(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVWLZX      6(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      8(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      (R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y6, Y6
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
+	VPMADDWD     Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      10(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      12(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVWLZX      14(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      16(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      10(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      12(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      14(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      16(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      32(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      18(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      20(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVWLZX      22(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      24(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      18(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      20(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      22(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      24(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      64(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      26(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      28(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVWLZX      30(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      32(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      26(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      28(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      30(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      32(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      96(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      34(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      36(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      38(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      40(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      34(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVWLZX      36(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVWLZX      38(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      40(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      128(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      42(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      44(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      46(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      48(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      42(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVWLZX      44(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVWLZX      46(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      48(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      160(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      50(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      52(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      54(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      56(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      50(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVWLZX      52(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVWLZX      54(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      56(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      192(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      58(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      60(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      62(BX), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      64(BX), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      58(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVWLZX      60(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVWLZX      62(BX), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      64(BX), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      224(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPMOVZXBD    66(BX)(AX*1), Y4
+	VPSLLD       $0x0c, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPAND        k_word_15_narrow<>+0(SB), Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      2(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      4(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVWLZX      6(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      8(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      2(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      4(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      6(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      8(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      10(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      12(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVWLZX      14(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      16(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      10(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      12(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      14(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      16(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      18(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      20(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVWLZX      22(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      24(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      18(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      20(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      22(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      24(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      26(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      28(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVWLZX      30(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      32(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      26(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      28(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      30(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      32(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      34(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      36(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      38(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      40(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      34(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      36(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      38(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      40(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      42(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      44(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      46(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      48(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      42(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      44(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      46(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      48(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      50(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      52(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      54(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      56(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      50(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      52(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      54(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      56(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      58(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      60(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      62(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      64(BX)(AX*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      58(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      60(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      62(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      64(BX)(AX*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPMOVZXBD    66(BX)(AX*2), Y4
+	VPSLLD       $0x0c, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPAND        k_word_15_narrow<>+0(SB), Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVWLZX      2(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVWLZX      4(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVWLZX      6(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      8(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      2(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      4(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      6(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      8(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      10(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      12(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVWLZX      14(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      16(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      10(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      12(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      14(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      16(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      18(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      20(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVWLZX      22(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      24(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      18(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      20(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      22(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      24(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      26(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      28(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVWLZX      30(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      32(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      26(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      28(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      30(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      32(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      34(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      36(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      38(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      40(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      34(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      36(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      38(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      40(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      42(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      44(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      46(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      48(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      42(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      44(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      46(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      48(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      50(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      52(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      54(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      56(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      50(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      52(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      54(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      56(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      58(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      60(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      62(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      64(BX)(AX*2), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      58(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVWLZX      60(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVWLZX      62(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      64(BX)(AX*2), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPMOVZXBD    66(BX)(SI*1), Y4
+	VPSLLD       $0x0c, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPAND        k_word_15_narrow<>+0(SB), Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y8, Y8, Y8
+	MOVWLZX      2(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVWLZX      4(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVWLZX      6(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      8(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      2(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      4(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      6(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      8(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      (R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      10(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      12(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	MOVWLZX      14(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X10
+	MOVWLZX      16(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVWLZX      10(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      12(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVWLZX      14(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVWLZX      16(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      32(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      18(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      20(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	MOVWLZX      22(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X10
+	MOVWLZX      24(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVWLZX      18(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      20(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVWLZX      22(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVWLZX      24(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      64(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      26(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      28(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	MOVWLZX      30(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X10
+	MOVWLZX      32(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVWLZX      26(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      28(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVWLZX      30(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVWLZX      32(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      96(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      34(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      36(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      38(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      40(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      34(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      36(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      38(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      40(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      128(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      42(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      44(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      46(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      48(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      42(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      44(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      46(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      48(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      160(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      50(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      52(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      54(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      56(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      50(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      52(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      54(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      56(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      192(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVWLZX      58(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVWLZX      60(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVWLZX      62(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVWLZX      64(BX)(SI*1), R13
+	ANDL         $0x000001ff, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVWLZX      58(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVWLZX      60(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVWLZX      62(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVWLZX      64(BX)(SI*1), R13
+	SHRL         $0x09, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      224(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X4
+	VPADDD       X4, X6, X4
+	VPXOR        X5, X5, X5
+	VPINSRW      $0x00, (BX), X5, X5
+	VPINSRW      $0x01, (BX)(AX*1), X5, X5
+	VPINSRW      $0x02, (BX)(AX*2), X5, X5
+	VPINSRW      $0x03, (BX)(SI*1), X5, X5
+	VCVTPH2PS    X5, X5
+	VMULPS       k_parts_8<>+0(SB), X5, X5
+	VBROADCASTSS (R9), X6
+	VCVTDQ2PS    X4, X4
+	VMULPS       X6, X5, X5
+	VMULPS       X4, X5, X5
+	VADDPS       X5, X0, X5
+	VMOVAPS      X1, X0
+	VMOVAPS      X2, X1
+	VMOVAPS      X3, X2
+	VMOVAPS      X5, X3
+	ADDQ         $0x4a, BX
+	ADDQ         $0x4a, DI
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x30, R10
+	DECQ         R14
+	JNZ          block
+	MOVQ         nb+56(FP), R14
+	TESTQ        $0x00000001, R14
+	JZ           even
+	VADDPS       X0, X3, X3
+	VADDPS       X2, X1, X1
+	VADDPS       X1, X3, X0
+	JMP          store
+
+even:
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
+
+store:
+	VMOVUPS X0, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_word_15_narrow<>+0(SB)/8, $0x000f000f000f000f
+DATA k_word_15_narrow<>+8(SB)/8, $0x000f000f000f000f
+DATA k_word_15_narrow<>+16(SB)/8, $0x000f000f000f000f
+DATA k_word_15_narrow<>+24(SB)/8, $0x000f000f000f000f
+GLOBL k_word_15_narrow<>(SB), RODATA|NOPTR, $32
+
+// func iq2sRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq2sRowsAVX2(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ ·bytesiq2s+0(SB), R11
+	MOVQ ·sign8+0(SB), R12
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ  CX, BX
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
+	MOVQ  q+32(FP), R8
+	MOVQ  d+40(FP), R9
+	MOVQ  sums+48(FP), R10
+	MOVQ  nb+56(FP), R14
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+
+block:
+	PREFETCHT0   (DI)
+	PREFETCHT0   64(DI)
+	PREFETCHT0   (DI)(AX*1)
+	PREFETCHT0   64(DI)(AX*1)
+	PREFETCHT0   (DI)(AX*2)
+	PREFETCHT0   64(DI)(AX*2)
+	PREFETCHT0   (DI)(SI*1)
+	PREFETCHT0   64(DI)(SI*1)
+	VPMOVZXBD    74(BX), Y4
+	VPSLLD       $0x0c, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPAND        k_word_15_narrow<>+0(SB), Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y6, Y6, Y6
+	MOVBLZX      66(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      2(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X6
+	MOVBLZX      66(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      3(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X6, X6
+	MOVBLZX      66(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      4(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      66(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      5(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      34(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      35(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      36(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      37(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      (R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y6, Y6
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
+	VPMADDWD     Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      67(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      6(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      67(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      7(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      67(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      8(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      67(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      9(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      38(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      39(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      40(BX), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      41(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      32(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      68(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      10(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      68(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      11(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      68(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      12(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      68(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      13(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      42(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      43(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      44(BX), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      45(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      64(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      69(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      14(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      69(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      15(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      69(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      16(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      69(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      17(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      46(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      47(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      48(BX), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      49(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      96(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      70(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      18(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      70(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      19(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      70(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      20(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      70(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      21(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      50(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      51(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      52(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      53(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      128(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      71(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      22(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      71(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      23(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      71(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      24(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      71(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      25(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      54(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      55(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      56(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      57(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      160(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      72(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      26(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      72(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      27(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      72(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      28(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      72(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      29(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      58(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      59(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      60(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      61(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      192(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      73(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      30(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      73(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      31(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      73(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      32(BX), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      73(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      33(BX), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      62(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      63(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      64(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      65(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      224(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPMOVZXBD    74(BX)(AX*1), Y4
+	VPSLLD       $0x0c, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPAND        k_word_15_narrow<>+0(SB), Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      2(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      3(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      4(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      5(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      34(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      35(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      36(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      37(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      6(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      7(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      8(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      9(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      38(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      39(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      40(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      41(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      10(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      11(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      12(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      13(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      42(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      43(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      44(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      45(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      14(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      15(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      16(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      17(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      46(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      47(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      48(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      49(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      18(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      19(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      20(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      21(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      50(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      51(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      52(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      53(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      22(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      23(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      24(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      25(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      54(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      55(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      56(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      57(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      26(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      27(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      28(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      29(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      58(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      59(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      60(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      61(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      30(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      31(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      32(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      33(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      62(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      63(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      64(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      65(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPMOVZXBD    74(BX)(AX*2), Y4
+	VPSLLD       $0x0c, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPAND        k_word_15_narrow<>+0(SB), Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      2(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X7
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      3(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      4(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      5(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      34(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      35(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      36(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      37(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      6(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      7(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      8(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      9(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      38(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      39(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      40(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      41(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      10(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      11(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      12(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      13(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      42(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      43(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      44(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      45(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      14(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      15(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      16(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      17(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      46(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      47(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      48(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      49(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      18(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      19(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      20(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      21(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      50(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      51(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      52(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      53(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      22(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      23(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      24(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      25(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      54(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      55(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      56(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      57(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      26(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      27(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      28(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      29(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      58(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      59(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      60(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      61(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      30(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      31(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      32(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      33(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      62(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      63(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      64(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      65(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPMOVZXBD    74(BX)(SI*1), Y4
+	VPSLLD       $0x0c, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPAND        k_word_15_narrow<>+0(SB), Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      2(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X8
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      3(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      4(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      5(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      34(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      35(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      36(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      37(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      (R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      6(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      7(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      8(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X10
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      9(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVBLZX      38(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      39(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVBLZX      40(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVBLZX      41(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      32(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      10(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      11(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      12(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X10
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      13(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVBLZX      42(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      43(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVBLZX      44(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVBLZX      45(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      64(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      14(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      15(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      16(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X10
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      17(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVBLZX      46(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      47(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVBLZX      48(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVBLZX      49(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      96(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      18(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      19(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      20(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      21(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      50(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      51(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      52(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      53(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      128(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      22(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      23(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      24(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      25(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      54(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      55(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      56(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      57(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      160(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      26(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      27(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      28(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      29(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      58(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      59(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      60(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      61(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      192(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      30(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X5
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      31(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X5, X5
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      32(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVQ        (R11)(R13*8), X9
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000300, R15
+	MOVBLZX      33(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      62(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      63(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      64(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      65(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      224(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X4
+	VPADDD       X4, X6, X4
+	VPXOR        X5, X5, X5
+	VPINSRW      $0x00, (BX), X5, X5
+	VPINSRW      $0x01, (BX)(AX*1), X5, X5
+	VPINSRW      $0x02, (BX)(AX*2), X5, X5
+	VPINSRW      $0x03, (BX)(SI*1), X5, X5
+	VCVTPH2PS    X5, X5
+	VMULPS       k_parts_8<>+0(SB), X5, X5
+	VBROADCASTSS (R9), X6
+	VCVTDQ2PS    X4, X4
+	VMULPS       X6, X5, X5
+	VMULPS       X4, X5, X5
+	VADDPS       X5, X0, X5
+	VMOVAPS      X1, X0
+	VMOVAPS      X2, X1
+	VMOVAPS      X3, X2
+	VMOVAPS      X5, X3
+	ADDQ         $0x52, BX
+	ADDQ         $0x52, DI
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x30, R10
+	DECQ         R14
+	JNZ          block
+	MOVQ         nb+56(FP), R14
+	TESTQ        $0x00000001, R14
+	JZ           even
+	VADDPS       X0, X3, X3
+	VADDPS       X2, X1, X1
+	VADDPS       X1, X3, X0
+	JMP          store
+
+even:
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
+
+store:
+	VMOVUPS X0, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+// func iq3xxsRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq3xxsRowsAVX2(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ ·bytesiq3xxs+0(SB), R11
+	MOVQ ·sign7+0(SB), R12
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ  CX, BX
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
+	MOVQ  q+32(FP), R8
+	MOVQ  d+40(FP), R9
+	MOVQ  sums+48(FP), R10
+	MOVQ  nb+56(FP), R14
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+
+block:
+	PREFETCHT0   (DI)
+	PREFETCHT0   64(DI)
+	PREFETCHT0   (DI)(AX*1)
+	PREFETCHT0   64(DI)(AX*1)
+	PREFETCHT0   (DI)(AX*2)
+	PREFETCHT0   64(DI)(AX*2)
+	PREFETCHT0   (DI)(SI*1)
+	PREFETCHT0   64(DI)(SI*1)
+	VMOVDQU      66(BX), Y4
+	VPSRLD       $0x1c, Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y6, Y6, Y6
+	MOVBLZX      2(BX), R13
+	VMOVD        (R11)(R13*4), X6
+	MOVBLZX      3(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X6, X6
+	MOVBLZX      4(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X6, X6
+	MOVBLZX      5(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X6, X6
+	MOVBLZX      6(BX), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      7(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      8(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      9(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVL         66(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         66(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         66(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         66(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      (R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y6, Y6
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
+	VPMADDWD     Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      10(BX), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      11(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      12(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      13(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      14(BX), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      15(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      16(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      17(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         70(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         70(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         70(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         70(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      32(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      18(BX), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      19(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      20(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      21(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      22(BX), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      23(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      24(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      25(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         74(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         74(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         74(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         74(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      64(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      26(BX), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      27(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      28(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      29(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      30(BX), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      31(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      32(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      33(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         78(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         78(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         78(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         78(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      96(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      34(BX), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      35(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      36(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      37(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      38(BX), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      39(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      40(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      41(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVL         82(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         82(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         82(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         82(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      128(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      42(BX), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      43(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      44(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      45(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      46(BX), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      47(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      48(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      49(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVL         86(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         86(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         86(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         86(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      160(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      50(BX), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      51(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      52(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      53(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      54(BX), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      55(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      56(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      57(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVL         90(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         90(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         90(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         90(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      192(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      58(BX), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      59(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      60(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      61(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      62(BX), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      63(BX), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      64(BX), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      65(BX), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVL         94(BX), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVL         94(BX), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVL         94(BX), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         94(BX), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      224(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VMOVDQU      66(BX)(AX*1), Y4
+	VPSRLD       $0x1c, Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      2(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      3(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      4(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      5(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      6(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      7(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      8(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      9(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         66(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         66(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         66(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         66(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      10(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      11(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      12(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      13(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      14(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      15(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      16(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      17(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         70(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         70(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         70(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         70(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      18(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      19(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      20(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      21(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      22(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      23(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      24(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      25(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         74(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         74(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         74(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         74(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      26(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      27(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      28(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      29(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      30(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      31(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      32(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      33(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         78(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         78(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         78(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         78(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      34(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      35(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      36(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      37(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      38(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      39(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      40(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      41(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         82(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         82(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         82(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         82(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      42(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      43(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      44(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      45(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      46(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      47(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      48(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      49(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         86(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         86(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         86(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         86(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      50(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      51(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      52(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      53(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      54(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      55(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      56(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      57(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         90(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         90(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         90(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         90(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      58(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      59(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      60(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      61(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      62(BX)(AX*1), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      63(BX)(AX*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      64(BX)(AX*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      65(BX)(AX*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         94(BX)(AX*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         94(BX)(AX*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         94(BX)(AX*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         94(BX)(AX*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VMOVDQU      66(BX)(AX*2), Y4
+	VPSRLD       $0x1c, Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      2(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      3(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      4(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      5(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      6(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      7(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      8(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      9(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVL         66(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         66(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         66(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         66(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      10(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      11(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      12(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      13(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      14(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      15(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      16(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      17(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         70(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         70(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         70(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         70(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      18(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      19(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      20(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      21(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      22(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      23(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      24(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      25(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         74(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         74(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         74(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         74(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      26(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      27(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      28(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      29(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      30(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      31(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      32(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      33(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         78(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         78(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         78(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         78(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      34(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      35(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      36(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      37(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      38(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      39(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      40(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      41(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         82(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         82(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         82(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         82(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      42(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      43(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      44(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      45(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      46(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      47(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      48(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      49(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         86(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         86(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         86(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         86(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      50(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      51(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      52(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      53(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      54(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      55(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      56(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      57(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         90(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         90(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         90(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         90(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      58(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      59(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      60(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      61(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      62(BX)(AX*2), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      63(BX)(AX*2), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      64(BX)(AX*2), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      65(BX)(AX*2), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVL         94(BX)(AX*2), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVL         94(BX)(AX*2), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVL         94(BX)(AX*2), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         94(BX)(AX*2), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VMOVDQU      66(BX)(SI*1), Y4
+	VPSRLD       $0x1c, Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      2(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      3(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      4(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      5(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      6(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      7(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      8(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      9(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVL         66(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         66(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         66(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         66(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      (R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      10(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      11(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      12(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      13(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	MOVBLZX      14(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X10
+	MOVBLZX      15(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X10, X10
+	MOVBLZX      16(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X10, X10
+	MOVBLZX      17(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVL         70(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         70(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVL         70(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVL         70(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      32(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      18(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      19(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      20(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      21(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	MOVBLZX      22(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X10
+	MOVBLZX      23(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X10, X10
+	MOVBLZX      24(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X10, X10
+	MOVBLZX      25(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVL         74(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         74(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVL         74(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVL         74(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      64(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      26(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      27(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      28(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      29(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	MOVBLZX      30(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X10
+	MOVBLZX      31(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X10, X10
+	MOVBLZX      32(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X10, X10
+	MOVBLZX      33(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVL         78(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         78(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVL         78(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVL         78(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      96(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      34(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      35(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      36(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      37(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      38(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      39(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      40(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      41(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVL         82(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         82(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         82(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         82(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      128(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      42(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      43(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      44(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      45(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      46(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      47(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      48(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      49(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVL         86(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         86(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         86(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         86(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      160(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      50(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      51(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      52(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      53(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      54(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      55(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      56(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      57(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVL         90(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         90(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         90(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         90(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      192(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      58(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      59(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      60(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      61(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      62(BX)(SI*1), R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      63(BX)(SI*1), R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      64(BX)(SI*1), R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      65(BX)(SI*1), R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVL         94(BX)(SI*1), R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVL         94(BX)(SI*1), R13
+	SHRL         $0x07, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVL         94(BX)(SI*1), R13
+	SHRL         $0x0e, R13
+	ANDL         $0x0000007f, R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVL         94(BX)(SI*1), R13
+	SHRL         $0x15, R13
+	ANDL         $0x0000007f, R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      224(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X4
+	VPADDD       X4, X6, X4
+	VPXOR        X5, X5, X5
+	VPINSRW      $0x00, (BX), X5, X5
+	VPINSRW      $0x01, (BX)(AX*1), X5, X5
+	VPINSRW      $0x02, (BX)(AX*2), X5, X5
+	VPINSRW      $0x03, (BX)(SI*1), X5, X5
+	VCVTPH2PS    X5, X5
+	VMULPS       k_parts_4<>+0(SB), X5, X5
+	VBROADCASTSS (R9), X6
+	VCVTDQ2PS    X4, X4
+	VMULPS       X6, X5, X5
+	VMULPS       X4, X5, X5
+	VADDPS       X5, X0, X5
+	VMOVAPS      X1, X0
+	VMOVAPS      X2, X1
+	VMOVAPS      X3, X2
+	VMOVAPS      X5, X3
+	ADDQ         $0x62, BX
+	ADDQ         $0x62, DI
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x30, R10
+	DECQ         R14
+	JNZ          block
+	MOVQ         nb+56(FP), R14
+	TESTQ        $0x00000001, R14
+	JZ           even
+	VADDPS       X0, X3, X3
+	VADDPS       X2, X1, X1
+	VADDPS       X1, X3, X0
+	JMP          store
+
+even:
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
+
+store:
+	VMOVUPS X0, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_parts_4<>+0(SB)/8, $0x3e8000003e800000
+DATA k_parts_4<>+8(SB)/8, $0x3e8000003e800000
+DATA k_parts_4<>+16(SB)/8, $0x3e8000003e800000
+DATA k_parts_4<>+24(SB)/8, $0x3e8000003e800000
+GLOBL k_parts_4<>(SB), RODATA|NOPTR, $32
+
+// func iq3sRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq3sRowsAVX2(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ ·bytesiq3s+0(SB), R11
+	MOVQ ·sign8+0(SB), R12
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ  CX, BX
+	MOVQ  CX, DI
+	ADDQ  192(SP), DI
+	MOVQ  q+32(FP), R8
+	MOVQ  d+40(FP), R9
+	MOVQ  sums+48(FP), R10
+	MOVQ  nb+56(FP), R14
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+
+block:
+	PREFETCHT0   (DI)
+	PREFETCHT0   64(DI)
+	PREFETCHT0   (DI)(AX*1)
+	PREFETCHT0   64(DI)(AX*1)
+	PREFETCHT0   (DI)(AX*2)
+	PREFETCHT0   64(DI)(AX*2)
+	PREFETCHT0   (DI)(SI*1)
+	PREFETCHT0   64(DI)(SI*1)
+	VPBROADCASTD 106(BX), Y4
+	VPSRLVD      k_each_nibble<>+0(SB), Y4, Y4
+	VPAND        k_dword_15<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y6, Y6, Y6
+	MOVBLZX      66(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      2(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X6
+	MOVBLZX      66(BX), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      3(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X6, X6
+	MOVBLZX      66(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      4(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X6, X6
+	MOVBLZX      66(BX), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      5(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X6, X6
+	MOVBLZX      66(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      6(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      66(BX), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      7(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      66(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      8(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      66(BX), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      9(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      74(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      75(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      76(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      77(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      (R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y6, Y6
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
+	VPMADDWD     Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      67(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      10(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      67(BX), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      11(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      67(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      12(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      67(BX), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      13(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      67(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      14(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      67(BX), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      15(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      67(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      16(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      67(BX), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      17(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      78(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      79(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      80(BX), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      81(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      32(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      68(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      18(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      68(BX), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      19(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      68(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      20(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      68(BX), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      21(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      68(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      22(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      68(BX), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      23(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      68(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      24(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      68(BX), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      25(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      82(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      83(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      84(BX), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      85(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      64(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      69(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      26(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      69(BX), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      27(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      69(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      28(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      69(BX), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      29(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      69(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      30(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      69(BX), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      31(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      69(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      32(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      69(BX), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      33(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      86(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      87(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      88(BX), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      89(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      96(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      70(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      34(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      70(BX), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      35(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      36(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      37(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      38(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      70(BX), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      39(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      70(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      40(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      70(BX), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      41(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      90(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      91(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      92(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      93(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      128(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      71(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      42(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      71(BX), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      43(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      44(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      45(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      46(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      71(BX), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      47(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      71(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      48(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      71(BX), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      49(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      94(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      95(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      96(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      97(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      160(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      72(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      50(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      72(BX), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      51(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      52(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      53(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      54(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      72(BX), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      55(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      72(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      56(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      72(BX), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      57(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      98(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      99(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      100(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      101(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      192(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      73(BX), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      58(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      73(BX), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      59(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      60(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      61(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      62(BX), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      73(BX), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      63(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      73(BX), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      64(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      73(BX), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      65(BX), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      102(BX), R13
+	VMOVQ        (R12)(R13*8), X7
+	MOVBLZX      103(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X7, X7
+	MOVBLZX      104(BX), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      105(BX), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      224(R8), Y8
+	VPSIGNB      Y7, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPBROADCASTD 106(BX)(AX*1), Y4
+	VPSRLVD      k_each_nibble<>+0(SB), Y4, Y4
+	VPAND        k_dword_15<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      2(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      3(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      4(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      5(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      6(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      7(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      8(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      66(BX)(AX*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      9(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      74(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      75(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      76(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      77(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      10(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      11(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      12(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      13(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      14(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      15(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      16(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      67(BX)(AX*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      17(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      78(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      79(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      80(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      81(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      18(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      19(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      20(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      21(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      22(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      23(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      24(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      68(BX)(AX*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      25(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      82(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      83(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      84(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      85(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      26(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      27(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      28(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      29(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      30(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      31(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      32(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      69(BX)(AX*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      33(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      86(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      87(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      88(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      89(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      34(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      35(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      36(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      37(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      38(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      39(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      40(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      70(BX)(AX*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      41(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      90(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      91(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      92(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      93(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      42(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      43(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      44(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      45(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      46(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      47(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      48(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      71(BX)(AX*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      49(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      94(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      95(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      96(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      97(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      50(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      51(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      52(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      53(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      54(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      55(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      56(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      72(BX)(AX*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      57(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      98(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      99(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      100(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      101(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      58(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      59(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      60(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      61(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      62(BX)(AX*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      63(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      64(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      73(BX)(AX*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      65(BX)(AX*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      102(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      103(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      104(BX)(AX*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      105(BX)(AX*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 106(BX)(AX*2), Y4
+	VPSRLVD      k_each_nibble<>+0(SB), Y4, Y4
+	VPAND        k_dword_15<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y7, Y7, Y7
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      2(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X7
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      3(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X7, X7
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      4(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X7, X7
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      5(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X7, X7
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      6(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      7(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      8(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      66(BX)(AX*2), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      9(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      74(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      75(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      76(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      77(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      (R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      10(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      11(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      12(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      13(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      14(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      15(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      16(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      67(BX)(AX*2), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      17(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      78(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      79(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      80(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      81(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      32(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      18(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      19(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      20(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      21(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      22(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      23(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      24(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      68(BX)(AX*2), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      25(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      82(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      83(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      84(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      85(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      64(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      26(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      27(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      28(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      29(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      30(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      31(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      32(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      69(BX)(AX*2), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      33(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      86(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      87(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      88(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      89(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      96(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      34(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      35(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      36(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      37(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      38(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      39(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      40(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      70(BX)(AX*2), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      41(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      90(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      91(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      92(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      93(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      128(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      42(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      43(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      44(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      45(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      46(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      47(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      48(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      71(BX)(AX*2), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      49(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      94(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      95(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      96(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      97(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      160(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      50(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      51(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      52(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      53(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      54(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      55(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      56(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      72(BX)(AX*2), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      57(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      98(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      99(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      100(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      101(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      58(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      59(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      60(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      61(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      62(BX)(AX*2), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      63(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      64(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      73(BX)(AX*2), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      65(BX)(AX*2), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      102(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X8
+	MOVBLZX      103(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X8, X8
+	MOVBLZX      104(BX)(AX*2), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      105(BX)(AX*2), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VMOVDQU      224(R8), Y9
+	VPSIGNB      Y8, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPBROADCASTD 106(BX)(SI*1), Y4
+	VPSRLVD      k_each_nibble<>+0(SB), Y4, Y4
+	VPAND        k_dword_15<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VPXOR        Y8, Y8, Y8
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      2(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X8
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      3(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X8, X8
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      4(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X8, X8
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      5(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X8, X8
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      6(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      7(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      8(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      66(BX)(SI*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      9(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      74(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      75(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      76(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      77(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      (R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      10(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      11(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      12(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      13(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      14(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X10
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      15(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X10, X10
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      16(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X10, X10
+	MOVBLZX      67(BX)(SI*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      17(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVBLZX      78(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      79(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVBLZX      80(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVBLZX      81(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      32(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      18(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      19(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      20(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      21(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      22(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X10
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      23(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X10, X10
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      24(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X10, X10
+	MOVBLZX      68(BX)(SI*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      25(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVBLZX      82(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      83(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVBLZX      84(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVBLZX      85(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      64(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      26(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      27(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      28(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      29(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      30(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X10
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      31(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X10, X10
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      32(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X10, X10
+	MOVBLZX      69(BX)(SI*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      33(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	MOVBLZX      86(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      87(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	MOVBLZX      88(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X11
+	MOVBLZX      89(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X11, X11
+	VINSERTI128  $0x01, X11, Y10, Y10
+	VMOVDQU      96(R8), Y11
+	VPSIGNB      Y10, Y11, Y11
+	VPMADDUBSW   Y11, Y9, Y9
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      34(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      35(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      36(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      37(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      38(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      39(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      40(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      70(BX)(SI*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      41(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      90(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      91(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      92(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      93(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      128(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      42(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      43(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      44(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      45(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      46(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      47(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      48(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      71(BX)(SI*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      49(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      94(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      95(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      96(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      97(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      160(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      50(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      51(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      52(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      53(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      54(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      55(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      56(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      72(BX)(SI*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      57(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      98(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      99(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      100(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      101(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      192(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPXOR        Y5, Y5, Y5
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x08, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      58(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X5
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x07, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      59(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x06, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      60(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x05, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      61(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X5, X5
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x04, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      62(BX)(SI*1), R13
+	ORL          R15, R13
+	VMOVD        (R11)(R13*4), X9
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x03, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      63(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x01, (R11)(R13*4), X9, X9
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x02, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      64(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x02, (R11)(R13*4), X9, X9
+	MOVBLZX      73(BX)(SI*1), R15
+	SHLL         $0x01, R15
+	ANDL         $0x00000100, R15
+	MOVBLZX      65(BX)(SI*1), R13
+	ORL          R15, R13
+	VPINSRD      $0x03, (R11)(R13*4), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPXOR        Y9, Y9, Y9
+	MOVBLZX      102(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X9
+	MOVBLZX      103(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X9, X9
+	MOVBLZX      104(BX)(SI*1), R13
+	VMOVQ        (R12)(R13*8), X10
+	MOVBLZX      105(BX)(SI*1), R13
+	VPINSRQ      $0x01, (R12)(R13*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VMOVDQU      224(R8), Y10
+	VPSIGNB      Y9, Y10, Y10
+	VPMADDUBSW   Y10, Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X4
+	VPADDD       X4, X6, X4
+	VPXOR        X5, X5, X5
+	VPINSRW      $0x00, (BX), X5, X5
+	VPINSRW      $0x01, (BX)(AX*1), X5, X5
+	VPINSRW      $0x02, (BX)(AX*2), X5, X5
+	VPINSRW      $0x03, (BX)(SI*1), X5, X5
+	VCVTPH2PS    X5, X5
+	VBROADCASTSS (R9), X6
+	VCVTDQ2PS    X4, X4
+	VMULPS       X6, X5, X5
+	VMULPS       X4, X5, X5
+	VADDPS       X5, X0, X5
+	VMOVAPS      X1, X0
+	VMOVAPS      X2, X1
+	VMOVAPS      X3, X2
+	VMOVAPS      X5, X3
+	ADDQ         $0x6e, BX
+	ADDQ         $0x6e, DI
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x30, R10
+	DECQ         R14
+	JNZ          block
+	MOVQ         nb+56(FP), R14
+	TESTQ        $0x00000001, R14
+	JZ           even
+	VADDPS       X0, X3, X3
+	VADDPS       X2, X1, X1
+	VADDPS       X1, X3, X0
+	JMP          store
+
+even:
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
+
+store:
+	VMOVUPS X0, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_each_nibble<>+0(SB)/8, $0x0000000400000000
+DATA k_each_nibble<>+8(SB)/8, $0x0000000c00000008
+DATA k_each_nibble<>+16(SB)/8, $0x0000001400000010
+DATA k_each_nibble<>+24(SB)/8, $0x0000001c00000018
+GLOBL k_each_nibble<>(SB), RODATA|NOPTR, $32
+
+DATA k_dword_15<>+0(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+8(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+16(SB)/8, $0x0000000f0000000f
+DATA k_dword_15<>+24(SB)/8, $0x0000000f0000000f
+GLOBL k_dword_15<>(SB), RODATA|NOPTR, $32
+
 // func q5kRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
 TEXT ·q5kRowsAVX2(SB), $200-72
@@ -6099,30 +13699,6 @@ DATA k_q4k_shiftAVX2<>+8(SB)/8, $0x0000000400000000
 DATA k_q4k_shiftAVX2<>+16(SB)/8, $0x0000000000000000
 DATA k_q4k_shiftAVX2<>+24(SB)/8, $0x0000000400000000
 GLOBL k_q4k_shiftAVX2<>(SB), RODATA|NOPTR, $32
-
-DATA k_pair0_32<>+0(SB)/8, $0x0100010001000100
-DATA k_pair0_32<>+8(SB)/8, $0x0100010001000100
-DATA k_pair0_32<>+16(SB)/8, $0x0302030203020302
-DATA k_pair0_32<>+24(SB)/8, $0x0302030203020302
-GLOBL k_pair0_32<>(SB), RODATA|NOPTR, $32
-
-DATA k_pair1_32<>+0(SB)/8, $0x0504050405040504
-DATA k_pair1_32<>+8(SB)/8, $0x0504050405040504
-DATA k_pair1_32<>+16(SB)/8, $0x0706070607060706
-DATA k_pair1_32<>+24(SB)/8, $0x0706070607060706
-GLOBL k_pair1_32<>(SB), RODATA|NOPTR, $32
-
-DATA k_pair2_32<>+0(SB)/8, $0x0908090809080908
-DATA k_pair2_32<>+8(SB)/8, $0x0908090809080908
-DATA k_pair2_32<>+16(SB)/8, $0x0b0a0b0a0b0a0b0a
-DATA k_pair2_32<>+24(SB)/8, $0x0b0a0b0a0b0a0b0a
-GLOBL k_pair2_32<>(SB), RODATA|NOPTR, $32
-
-DATA k_pair3_32<>+0(SB)/8, $0x0d0c0d0c0d0c0d0c
-DATA k_pair3_32<>+8(SB)/8, $0x0d0c0d0c0d0c0d0c
-DATA k_pair3_32<>+16(SB)/8, $0x0f0e0f0e0f0e0f0e
-DATA k_pair3_32<>+24(SB)/8, $0x0f0e0f0e0f0e0f0e
-GLOBL k_pair3_32<>(SB), RODATA|NOPTR, $32
 
 // func iq4xsRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
@@ -7532,12 +15108,6 @@ store:
 	JNZ     next
 	VZEROUPPER
 	RET
-
-DATA k_word_15_narrow<>+0(SB)/8, $0x000f000f000f000f
-DATA k_word_15_narrow<>+8(SB)/8, $0x000f000f000f000f
-DATA k_word_15_narrow<>+16(SB)/8, $0x000f000f000f000f
-DATA k_word_15_narrow<>+24(SB)/8, $0x000f000f000f000f
-GLOBL k_word_15_narrow<>(SB), RODATA|NOPTR, $32
 
 // func tq20RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+

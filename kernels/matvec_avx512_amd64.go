@@ -34,6 +34,31 @@ func iq4nlRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *floa
 //go:noescape
 func mxfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
+// iq2xxsRowsAVX512 multiplies iq2xxs weights; see matrixKernel.
+//
+//go:noescape
+func iq2xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq2xsRowsAVX512 multiplies iq2xs weights; see matrixKernel.
+//
+//go:noescape
+func iq2xsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq2sRowsAVX512 multiplies iq2s weights; see matrixKernel.
+//
+//go:noescape
+func iq2sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq3xxsRowsAVX512 multiplies iq3xxs weights; see matrixKernel.
+//
+//go:noescape
+func iq3xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq3sRowsAVX512 multiplies iq3s weights; see matrixKernel.
+//
+//go:noescape
+func iq3sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q5kRowsAVX512 multiplies q5k weights; see matrixKernel.
 //
 //go:noescape

@@ -3242,6 +3242,2620 @@ DATA k_e8m0_sub<>+16(SB)/8, $0x0020000000200000
 DATA k_e8m0_sub<>+24(SB)/8, $0x0020000000200000
 GLOBL k_e8m0_sub<>(SB), RODATA|NOPTR, $32
 
+// func iq2xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
+TEXT ·iq2xxsRowsAVX512(SB), $200-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq2xxs+0(SB), R11
+	VMOVDQU32 k_cut_8_64<>+0(SB), Z0
+	VMOVDQU32 k_levels_iq2xxs_64<>+0(SB), Z1
+	VPXORD    Z2, Z2, Z2
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R12
+	VPXORD X3, X3, X3
+	VPXORD X4, X4, X4
+	VPXORD X5, X5, X5
+	VPXORD X6, X6, X6
+
+block:
+	PREFETCHT0     (DI)
+	PREFETCHT0     64(DI)
+	PREFETCHT0     (DI)(AX*1)
+	PREFETCHT0     64(DI)(AX*1)
+	PREFETCHT0     (DI)(AX*2)
+	PREFETCHT0     64(DI)(AX*2)
+	PREFETCHT0     (DI)(SI*1)
+	PREFETCHT0     64(DI)(SI*1)
+	VMOVDQU64      2(BX), Z7
+	VMOVDQU64      k_iq2xxs_signs_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z7, Z9, Z8
+	VMOVDQU64      k_parity_0<>+0(SB), Z9
+	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
+	VPMOVQD        Z8, Y8
+	VMOVDQU32      Y8, (SP)
+	VMOVDQU64      k_top_nibbles_8_64<>+0(SB), Z8
+	VPERMB         Z7, Z8, Z8
+	VPSRLW         $0x04, Z8, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VPMOVB2M       Z7, K1
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z12
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      384(R11), Z7
+	VPERMI2B       448(R11), Z7, Z9
+	VMOVDQU8       Z9, K1, Z12
+	VMOVDQU64      k_entries_iq2xxs_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          (SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z13
+	VPDPBUSD       Z9, Z7, Z13
+	VMOVDQU64      k_entries_iq2xxs_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          8(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z9, Z7, Z14
+	VMOVDQU64      k_entries_iq2xxs_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          16(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z9, Z7, Z15
+	VMOVDQU64      k_entries_iq2xxs_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          24(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z14, Z13, Z13
+	VPMADDWD       Z7, Z13, Z13
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z15, Z15
+	VPDPWSSD       Z7, Z15, Z13
+	VMOVDQU64      2(BX)(AX*1), Z7
+	VMOVDQU64      k_iq2xxs_signs_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z7, Z9, Z8
+	VMOVDQU64      k_parity_0<>+0(SB), Z9
+	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
+	VPMOVQD        Z8, Y8
+	VMOVDQU32      Y8, (SP)
+	VMOVDQU64      k_top_nibbles_8_64<>+0(SB), Z8
+	VPERMB         Z7, Z8, Z8
+	VPSRLW         $0x04, Z8, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VPMOVB2M       Z7, K1
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z12
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      384(R11), Z7
+	VPERMI2B       448(R11), Z7, Z9
+	VMOVDQU8       Z9, K1, Z12
+	VMOVDQU64      k_entries_iq2xxs_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          (SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z9, Z7, Z14
+	VMOVDQU64      k_entries_iq2xxs_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          8(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z9, Z7, Z15
+	VMOVDQU64      k_entries_iq2xxs_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          16(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z7, Z16
+	VMOVDQU64      k_entries_iq2xxs_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          24(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z15, Z14, Z14
+	VPMADDWD       Z7, Z14, Z14
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z16, Z16
+	VPDPWSSD       Z7, Z16, Z14
+	VMOVDQU64      2(BX)(AX*2), Z7
+	VMOVDQU64      k_iq2xxs_signs_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z7, Z9, Z8
+	VMOVDQU64      k_parity_0<>+0(SB), Z9
+	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
+	VPMOVQD        Z8, Y8
+	VMOVDQU32      Y8, (SP)
+	VMOVDQU64      k_top_nibbles_8_64<>+0(SB), Z8
+	VPERMB         Z7, Z8, Z8
+	VPSRLW         $0x04, Z8, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VPMOVB2M       Z7, K1
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z12
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      384(R11), Z7
+	VPERMI2B       448(R11), Z7, Z9
+	VMOVDQU8       Z9, K1, Z12
+	VMOVDQU64      k_entries_iq2xxs_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          (SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z9, Z7, Z15
+	VMOVDQU64      k_entries_iq2xxs_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          8(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z7, Z16
+	VMOVDQU64      k_entries_iq2xxs_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          16(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z9, Z7, Z17
+	VMOVDQU64      k_entries_iq2xxs_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          24(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z16, Z15, Z15
+	VPMADDWD       Z7, Z15, Z15
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z17, Z17
+	VPDPWSSD       Z7, Z17, Z15
+	VMOVDQU64      2(BX)(SI*1), Z7
+	VMOVDQU64      k_iq2xxs_signs_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z7, Z9, Z8
+	VMOVDQU64      k_parity_0<>+0(SB), Z9
+	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
+	VPMOVQD        Z8, Y8
+	VMOVDQU32      Y8, (SP)
+	VMOVDQU64      k_top_nibbles_8_64<>+0(SB), Z8
+	VPERMB         Z7, Z8, Z8
+	VPSRLW         $0x04, Z8, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VPMOVB2M       Z7, K1
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z12
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      384(R11), Z7
+	VPERMI2B       448(R11), Z7, Z9
+	VMOVDQU8       Z9, K1, Z12
+	VMOVDQU64      k_entries_iq2xxs_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          (SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z7, Z16
+	VMOVDQU64      k_entries_iq2xxs_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          8(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z9, Z7, Z17
+	VMOVDQU64      k_entries_iq2xxs_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          16(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z18
+	VPDPBUSD       Z9, Z7, Z18
+	VMOVDQU64      k_entries_iq2xxs_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          24(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z17, Z16, Z16
+	VPMADDWD       Z7, Z16, Z16
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z18, Z18
+	VPDPWSSD       Z7, Z18, Z16
+	VPUNPCKHDQ     Z14, Z13, Z7
+	VPUNPCKLDQ     Z14, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VPUNPCKHDQ     Z16, Z15, Z7
+	VPUNPCKLDQ     Z16, Z15, Z15
+	VPADDD         Z7, Z15, Z15
+	VPUNPCKHQDQ    Z15, Z13, Z7
+	VPUNPCKLQDQ    Z15, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VEXTRACTI64X4  $0x01, Z13, Y7
+	VPADDD         Y7, Y13, Y13
+	VEXTRACTI32X4  $0x01, Y13, X7
+	VPADDD         X7, X13, X7
+	VPXORD         X10, X10, X10
+	VPINSRW        $0x00, (BX), X10, X10
+	VPINSRW        $0x01, (BX)(AX*1), X10, X10
+	VPINSRW        $0x02, (BX)(AX*2), X10, X10
+	VPINSRW        $0x03, (BX)(SI*1), X10, X10
+	VCVTPH2PS      X10, X10
+	VMULPS         k_parts_8<>+0(SB), X10, X10
+	VBROADCASTSS   (R9), X8
+	VCVTDQ2PS      X7, X7
+	VMULPS         X8, X10, X8
+	VMULPS         X7, X8, X8
+	VADDPS         X8, X3, X8
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X6, X5
+	VMOVAPS        X8, X6
+	ADDQ           $0x42, BX
+	ADDQ           $0x42, DI
+	ADDQ           $0x00000100, R8
+	ADDQ           $0x04, R9
+	ADDQ           $0x30, R10
+	DECQ           R12
+	JNZ            block
+	MOVQ           nb+56(FP), R12
+	TESTQ          $0x00000001, R12
+	JZ             even
+	VADDPS         X3, X6, X6
+	VADDPS         X5, X4, X4
+	VADDPS         X4, X6, X3
+	JMP            store
+
+even:
+	VADDPS X4, X3, X3
+	VADDPS X6, X5, X5
+	VADDPS X5, X3, X3
+
+store:
+	VMOVUPS X3, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_cut_8_64<>+0(SB)/8, $0x0e0c0a0806040200
+DATA k_cut_8_64<>+8(SB)/8, $0x0e0c0a0806040200
+DATA k_cut_8_64<>+16(SB)/8, $0x0e0c0a0806040200
+DATA k_cut_8_64<>+24(SB)/8, $0x0e0c0a0806040200
+DATA k_cut_8_64<>+32(SB)/8, $0x0e0c0a0806040200
+DATA k_cut_8_64<>+40(SB)/8, $0x0e0c0a0806040200
+DATA k_cut_8_64<>+48(SB)/8, $0x0e0c0a0806040200
+DATA k_cut_8_64<>+56(SB)/8, $0x0e0c0a0806040200
+GLOBL k_cut_8_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_levels_iq2xxs_64<>+0(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xxs_64<>+8(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xxs_64<>+16(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xxs_64<>+24(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xxs_64<>+32(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xxs_64<>+40(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xxs_64<>+48(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xxs_64<>+56(SB)/8, $0x002b1908002b1908
+GLOBL k_levels_iq2xxs_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_iq2xxs_signs_64<>+0(SB)/8, $0x00000000352e2720
+DATA k_iq2xxs_signs_64<>+8(SB)/8, $0x00000000352e2720
+DATA k_iq2xxs_signs_64<>+16(SB)/8, $0x00000000352e2720
+DATA k_iq2xxs_signs_64<>+24(SB)/8, $0x00000000352e2720
+DATA k_iq2xxs_signs_64<>+32(SB)/8, $0x00000000352e2720
+DATA k_iq2xxs_signs_64<>+40(SB)/8, $0x00000000352e2720
+DATA k_iq2xxs_signs_64<>+48(SB)/8, $0x00000000352e2720
+DATA k_iq2xxs_signs_64<>+56(SB)/8, $0x00000000352e2720
+GLOBL k_iq2xxs_signs_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_parity_0<>+0(SB)/8, $0x010204081020407f
+DATA k_parity_0<>+8(SB)/8, $0x010204081020407f
+DATA k_parity_0<>+16(SB)/8, $0x010204081020407f
+DATA k_parity_0<>+24(SB)/8, $0x010204081020407f
+DATA k_parity_0<>+32(SB)/8, $0x010204081020407f
+DATA k_parity_0<>+40(SB)/8, $0x010204081020407f
+DATA k_parity_0<>+48(SB)/8, $0x010204081020407f
+DATA k_parity_0<>+56(SB)/8, $0x010204081020407f
+GLOBL k_parity_0<>(SB), RODATA|NOPTR, $64
+
+DATA k_top_nibbles_8_64<>+0(SB)/8, $0x1f1f17170f0f0707
+DATA k_top_nibbles_8_64<>+8(SB)/8, $0x3f3f37372f2f2727
+DATA k_top_nibbles_8_64<>+16(SB)/8, $0x1f1f17170f0f0707
+DATA k_top_nibbles_8_64<>+24(SB)/8, $0x3f3f37372f2f2727
+DATA k_top_nibbles_8_64<>+32(SB)/8, $0x1f1f17170f0f0707
+DATA k_top_nibbles_8_64<>+40(SB)/8, $0x3f3f37372f2f2727
+DATA k_top_nibbles_8_64<>+48(SB)/8, $0x1f1f17170f0f0707
+DATA k_top_nibbles_8_64<>+56(SB)/8, $0x3f3f37372f2f2727
+GLOBL k_top_nibbles_8_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_odd_scales_64<>+0(SB)/8, $0x0f0d0b0907050301
+DATA k_odd_scales_64<>+8(SB)/8, $0x1f1d1b1917151311
+DATA k_odd_scales_64<>+16(SB)/8, $0x0f0d0b0907050301
+DATA k_odd_scales_64<>+24(SB)/8, $0x1f1d1b1917151311
+DATA k_odd_scales_64<>+32(SB)/8, $0x0f0d0b0907050301
+DATA k_odd_scales_64<>+40(SB)/8, $0x1f1d1b1917151311
+DATA k_odd_scales_64<>+48(SB)/8, $0x0f0d0b0907050301
+DATA k_odd_scales_64<>+56(SB)/8, $0x1f1d1b1917151311
+GLOBL k_odd_scales_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xxs_0_64<>+0(SB)/8, $0x0000000000004000
+DATA k_entries_iq2xxs_0_64<>+8(SB)/8, $0x0000000000004101
+DATA k_entries_iq2xxs_0_64<>+16(SB)/8, $0x0000000000004202
+DATA k_entries_iq2xxs_0_64<>+24(SB)/8, $0x0000000000004303
+DATA k_entries_iq2xxs_0_64<>+32(SB)/8, $0x0000000000004808
+DATA k_entries_iq2xxs_0_64<>+40(SB)/8, $0x0000000000004909
+DATA k_entries_iq2xxs_0_64<>+48(SB)/8, $0x0000000000004a0a
+DATA k_entries_iq2xxs_0_64<>+56(SB)/8, $0x0000000000004b0b
+GLOBL k_entries_iq2xxs_0_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xxs_1_64<>+0(SB)/8, $0x0000000000005010
+DATA k_entries_iq2xxs_1_64<>+8(SB)/8, $0x0000000000005111
+DATA k_entries_iq2xxs_1_64<>+16(SB)/8, $0x0000000000005212
+DATA k_entries_iq2xxs_1_64<>+24(SB)/8, $0x0000000000005313
+DATA k_entries_iq2xxs_1_64<>+32(SB)/8, $0x0000000000005818
+DATA k_entries_iq2xxs_1_64<>+40(SB)/8, $0x0000000000005919
+DATA k_entries_iq2xxs_1_64<>+48(SB)/8, $0x0000000000005a1a
+DATA k_entries_iq2xxs_1_64<>+56(SB)/8, $0x0000000000005b1b
+GLOBL k_entries_iq2xxs_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xxs_2_64<>+0(SB)/8, $0x0000000000006020
+DATA k_entries_iq2xxs_2_64<>+8(SB)/8, $0x0000000000006121
+DATA k_entries_iq2xxs_2_64<>+16(SB)/8, $0x0000000000006222
+DATA k_entries_iq2xxs_2_64<>+24(SB)/8, $0x0000000000006323
+DATA k_entries_iq2xxs_2_64<>+32(SB)/8, $0x0000000000006828
+DATA k_entries_iq2xxs_2_64<>+40(SB)/8, $0x0000000000006929
+DATA k_entries_iq2xxs_2_64<>+48(SB)/8, $0x0000000000006a2a
+DATA k_entries_iq2xxs_2_64<>+56(SB)/8, $0x0000000000006b2b
+GLOBL k_entries_iq2xxs_2_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xxs_3_64<>+0(SB)/8, $0x0000000000007030
+DATA k_entries_iq2xxs_3_64<>+8(SB)/8, $0x0000000000007131
+DATA k_entries_iq2xxs_3_64<>+16(SB)/8, $0x0000000000007232
+DATA k_entries_iq2xxs_3_64<>+24(SB)/8, $0x0000000000007333
+DATA k_entries_iq2xxs_3_64<>+32(SB)/8, $0x0000000000007838
+DATA k_entries_iq2xxs_3_64<>+40(SB)/8, $0x0000000000007939
+DATA k_entries_iq2xxs_3_64<>+48(SB)/8, $0x0000000000007a3a
+DATA k_entries_iq2xxs_3_64<>+56(SB)/8, $0x0000000000007b3b
+GLOBL k_entries_iq2xxs_3_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_packed_scales_00_64<>+0(SB)/8, $0x8000800080008000
+DATA k_packed_scales_00_64<>+8(SB)/8, $0x8004800480048004
+DATA k_packed_scales_00_64<>+16(SB)/8, $0x8001800180018001
+DATA k_packed_scales_00_64<>+24(SB)/8, $0x8005800580058005
+DATA k_packed_scales_00_64<>+32(SB)/8, $0x8002800280028002
+DATA k_packed_scales_00_64<>+40(SB)/8, $0x8006800680068006
+DATA k_packed_scales_00_64<>+48(SB)/8, $0x8003800380038003
+DATA k_packed_scales_00_64<>+56(SB)/8, $0x8007800780078007
+GLOBL k_packed_scales_00_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_packed_scales_01_64<>+0(SB)/8, $0x8008800880088008
+DATA k_packed_scales_01_64<>+8(SB)/8, $0x800c800c800c800c
+DATA k_packed_scales_01_64<>+16(SB)/8, $0x8009800980098009
+DATA k_packed_scales_01_64<>+24(SB)/8, $0x800d800d800d800d
+DATA k_packed_scales_01_64<>+32(SB)/8, $0x800a800a800a800a
+DATA k_packed_scales_01_64<>+40(SB)/8, $0x800e800e800e800e
+DATA k_packed_scales_01_64<>+48(SB)/8, $0x800b800b800b800b
+DATA k_packed_scales_01_64<>+56(SB)/8, $0x800f800f800f800f
+GLOBL k_packed_scales_01_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_parts_8<>+0(SB)/8, $0x3e0000003e000000
+DATA k_parts_8<>+8(SB)/8, $0x3e0000003e000000
+DATA k_parts_8<>+16(SB)/8, $0x3e0000003e000000
+DATA k_parts_8<>+24(SB)/8, $0x3e0000003e000000
+GLOBL k_parts_8<>(SB), RODATA|NOPTR, $32
+
+// func iq2xsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
+TEXT ·iq2xsRowsAVX512(SB), $200-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq2xs+0(SB), R11
+	VMOVDQU32 k_cut_8_64<>+0(SB), Z0
+	VMOVDQU32 k_levels_iq2xs_64<>+0(SB), Z1
+	VPXORD    Z2, Z2, Z2
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R12
+	VPXORD X3, X3, X3
+	VPXORD X4, X4, X4
+	VPXORD X5, X5, X5
+	VPXORD X6, X6, X6
+
+block:
+	PREFETCHT0     (DI)
+	PREFETCHT0     64(DI)
+	PREFETCHT0     (DI)(AX*1)
+	PREFETCHT0     64(DI)(AX*1)
+	PREFETCHT0     (DI)(AX*2)
+	PREFETCHT0     64(DI)(AX*2)
+	PREFETCHT0     (DI)(SI*1)
+	PREFETCHT0     64(DI)(SI*1)
+	VMOVDQU64      2(BX), Z7
+	VPSRLW         $0x08, Z7, Z8
+	VMOVDQU64      k_bytes_01_64<>+0(SB), Z9
+	VPTESTMB       Z9, Z8, K2
+	VPMOVB2M       Z7, K1
+	VMOVDQU64      k_parity_1<>+0(SB), Z9
+	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
+	VPMOVWB        Z8, Y8
+	VMOVDQU32      Y8, (SP)
+	VPBROADCASTQ   66(BX), Z8
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z8, Z9, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQA64      Z7, Z13
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z13
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      384(R11), Z9
+	VPERMI2B       448(R11), Z9, Z14
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z14, K1, Z13
+	VMOVDQU8       Z13, K2, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      512(R11), Z9
+	VPERMI2B       576(R11), Z9, Z12
+	VMOVDQA64      Z7, Z13
+	VMOVDQU64      640(R11), Z9
+	VPERMI2B       704(R11), Z9, Z13
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      768(R11), Z9
+	VPERMI2B       832(R11), Z9, Z14
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      896(R11), Z7
+	VPERMI2B       960(R11), Z7, Z9
+	VMOVDQU8       Z13, K1, Z12
+	VMOVDQU8       Z9, K1, Z14
+	VMOVDQU8       Z14, K2, Z12
+	VMOVDQU64      k_entries_iq2xs_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          (SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z13
+	VPDPBUSD       Z9, Z7, Z13
+	VMOVDQU64      k_entries_iq2xs_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          8(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z9, Z7, Z14
+	VMOVDQU64      k_entries_iq2xs_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          16(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z9, Z7, Z15
+	VMOVDQU64      k_entries_iq2xs_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          24(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z14, Z13, Z13
+	VPMADDWD       Z7, Z13, Z13
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z15, Z15
+	VPDPWSSD       Z7, Z15, Z13
+	VMOVDQU64      2(BX)(AX*1), Z7
+	VPSRLW         $0x08, Z7, Z8
+	VMOVDQU64      k_bytes_01_64<>+0(SB), Z9
+	VPTESTMB       Z9, Z8, K2
+	VPMOVB2M       Z7, K1
+	VMOVDQU64      k_parity_1<>+0(SB), Z9
+	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
+	VPMOVWB        Z8, Y8
+	VMOVDQU32      Y8, (SP)
+	VPBROADCASTQ   66(BX)(AX*1), Z8
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z8, Z9, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z14
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      384(R11), Z9
+	VPERMI2B       448(R11), Z9, Z15
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z15, K1, Z14
+	VMOVDQU8       Z14, K2, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      512(R11), Z9
+	VPERMI2B       576(R11), Z9, Z12
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      640(R11), Z9
+	VPERMI2B       704(R11), Z9, Z14
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      768(R11), Z9
+	VPERMI2B       832(R11), Z9, Z15
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      896(R11), Z7
+	VPERMI2B       960(R11), Z7, Z9
+	VMOVDQU8       Z14, K1, Z12
+	VMOVDQU8       Z9, K1, Z15
+	VMOVDQU8       Z15, K2, Z12
+	VMOVDQU64      k_entries_iq2xs_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          (SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z9, Z7, Z14
+	VMOVDQU64      k_entries_iq2xs_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          8(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z9, Z7, Z15
+	VMOVDQU64      k_entries_iq2xs_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          16(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z7, Z16
+	VMOVDQU64      k_entries_iq2xs_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          24(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z15, Z14, Z14
+	VPMADDWD       Z7, Z14, Z14
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z16, Z16
+	VPDPWSSD       Z7, Z16, Z14
+	VMOVDQU64      2(BX)(AX*2), Z7
+	VPSRLW         $0x08, Z7, Z8
+	VMOVDQU64      k_bytes_01_64<>+0(SB), Z9
+	VPTESTMB       Z9, Z8, K2
+	VPMOVB2M       Z7, K1
+	VMOVDQU64      k_parity_1<>+0(SB), Z9
+	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
+	VPMOVWB        Z8, Y8
+	VMOVDQU32      Y8, (SP)
+	VPBROADCASTQ   66(BX)(AX*2), Z8
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z8, Z9, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      384(R11), Z9
+	VPERMI2B       448(R11), Z9, Z16
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z16, K1, Z15
+	VMOVDQU8       Z15, K2, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      512(R11), Z9
+	VPERMI2B       576(R11), Z9, Z12
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      640(R11), Z9
+	VPERMI2B       704(R11), Z9, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      768(R11), Z9
+	VPERMI2B       832(R11), Z9, Z16
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      896(R11), Z7
+	VPERMI2B       960(R11), Z7, Z9
+	VMOVDQU8       Z15, K1, Z12
+	VMOVDQU8       Z9, K1, Z16
+	VMOVDQU8       Z16, K2, Z12
+	VMOVDQU64      k_entries_iq2xs_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          (SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z9, Z7, Z15
+	VMOVDQU64      k_entries_iq2xs_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          8(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z7, Z16
+	VMOVDQU64      k_entries_iq2xs_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          16(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z9, Z7, Z17
+	VMOVDQU64      k_entries_iq2xs_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          24(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z16, Z15, Z15
+	VPMADDWD       Z7, Z15, Z15
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z17, Z17
+	VPDPWSSD       Z7, Z17, Z15
+	VMOVDQU64      2(BX)(SI*1), Z7
+	VPSRLW         $0x08, Z7, Z8
+	VMOVDQU64      k_bytes_01_64<>+0(SB), Z9
+	VPTESTMB       Z9, Z8, K2
+	VPMOVB2M       Z7, K1
+	VMOVDQU64      k_parity_1<>+0(SB), Z9
+	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
+	VPMOVWB        Z8, Y8
+	VMOVDQU32      Y8, (SP)
+	VPBROADCASTQ   66(BX)(SI*1), Z8
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z8, Z9, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      384(R11), Z9
+	VPERMI2B       448(R11), Z9, Z17
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z17, K1, Z16
+	VMOVDQU8       Z16, K2, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      512(R11), Z9
+	VPERMI2B       576(R11), Z9, Z12
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      640(R11), Z9
+	VPERMI2B       704(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      768(R11), Z9
+	VPERMI2B       832(R11), Z9, Z17
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      896(R11), Z7
+	VPERMI2B       960(R11), Z7, Z9
+	VMOVDQU8       Z16, K1, Z12
+	VMOVDQU8       Z9, K1, Z17
+	VMOVDQU8       Z17, K2, Z12
+	VMOVDQU64      k_entries_iq2xs_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          (SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z7, Z16
+	VMOVDQU64      k_entries_iq2xs_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          8(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z9, Z7, Z17
+	VMOVDQU64      k_entries_iq2xs_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          16(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z18
+	VPDPBUSD       Z9, Z7, Z18
+	VMOVDQU64      k_entries_iq2xs_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          24(SP), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z17, Z16, Z16
+	VPMADDWD       Z7, Z16, Z16
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z18, Z18
+	VPDPWSSD       Z7, Z18, Z16
+	VPUNPCKHDQ     Z14, Z13, Z7
+	VPUNPCKLDQ     Z14, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VPUNPCKHDQ     Z16, Z15, Z7
+	VPUNPCKLDQ     Z16, Z15, Z15
+	VPADDD         Z7, Z15, Z15
+	VPUNPCKHQDQ    Z15, Z13, Z7
+	VPUNPCKLQDQ    Z15, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VEXTRACTI64X4  $0x01, Z13, Y7
+	VPADDD         Y7, Y13, Y13
+	VEXTRACTI32X4  $0x01, Y13, X7
+	VPADDD         X7, X13, X7
+	VPXORD         X10, X10, X10
+	VPINSRW        $0x00, (BX), X10, X10
+	VPINSRW        $0x01, (BX)(AX*1), X10, X10
+	VPINSRW        $0x02, (BX)(AX*2), X10, X10
+	VPINSRW        $0x03, (BX)(SI*1), X10, X10
+	VCVTPH2PS      X10, X10
+	VMULPS         k_parts_8<>+0(SB), X10, X10
+	VBROADCASTSS   (R9), X8
+	VCVTDQ2PS      X7, X7
+	VMULPS         X8, X10, X8
+	VMULPS         X7, X8, X8
+	VADDPS         X8, X3, X8
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X6, X5
+	VMOVAPS        X8, X6
+	ADDQ           $0x4a, BX
+	ADDQ           $0x4a, DI
+	ADDQ           $0x00000100, R8
+	ADDQ           $0x04, R9
+	ADDQ           $0x30, R10
+	DECQ           R12
+	JNZ            block
+	MOVQ           nb+56(FP), R12
+	TESTQ          $0x00000001, R12
+	JZ             even
+	VADDPS         X3, X6, X6
+	VADDPS         X5, X4, X4
+	VADDPS         X4, X6, X3
+	JMP            store
+
+even:
+	VADDPS X4, X3, X3
+	VADDPS X6, X5, X5
+	VADDPS X5, X3, X3
+
+store:
+	VMOVUPS X3, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_levels_iq2xs_64<>+0(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xs_64<>+8(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xs_64<>+16(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xs_64<>+24(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xs_64<>+32(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xs_64<>+40(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xs_64<>+48(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2xs_64<>+56(SB)/8, $0x002b1908002b1908
+GLOBL k_levels_iq2xs_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_bytes_01_64<>+0(SB)/8, $0x0101010101010101
+DATA k_bytes_01_64<>+8(SB)/8, $0x0101010101010101
+DATA k_bytes_01_64<>+16(SB)/8, $0x0101010101010101
+DATA k_bytes_01_64<>+24(SB)/8, $0x0101010101010101
+DATA k_bytes_01_64<>+32(SB)/8, $0x0101010101010101
+DATA k_bytes_01_64<>+40(SB)/8, $0x0101010101010101
+DATA k_bytes_01_64<>+48(SB)/8, $0x0101010101010101
+DATA k_bytes_01_64<>+56(SB)/8, $0x0101010101010101
+GLOBL k_bytes_01_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_parity_1<>+0(SB)/8, $0x02040810204080fe
+DATA k_parity_1<>+8(SB)/8, $0x02040810204080fe
+DATA k_parity_1<>+16(SB)/8, $0x02040810204080fe
+DATA k_parity_1<>+24(SB)/8, $0x02040810204080fe
+DATA k_parity_1<>+32(SB)/8, $0x02040810204080fe
+DATA k_parity_1<>+40(SB)/8, $0x02040810204080fe
+DATA k_parity_1<>+48(SB)/8, $0x02040810204080fe
+DATA k_parity_1<>+56(SB)/8, $0x02040810204080fe
+GLOBL k_parity_1<>(SB), RODATA|NOPTR, $64
+
+DATA k_nibbles_of_8_64<>+0(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_8_64<>+8(SB)/8, $0x3c3834302c282420
+DATA k_nibbles_of_8_64<>+16(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_8_64<>+24(SB)/8, $0x3c3834302c282420
+DATA k_nibbles_of_8_64<>+32(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_8_64<>+40(SB)/8, $0x3c3834302c282420
+DATA k_nibbles_of_8_64<>+48(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_8_64<>+56(SB)/8, $0x3c3834302c282420
+GLOBL k_nibbles_of_8_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xs_0_64<>+0(SB)/8, $0x0000000000004000
+DATA k_entries_iq2xs_0_64<>+8(SB)/8, $0x0000000000004202
+DATA k_entries_iq2xs_0_64<>+16(SB)/8, $0x0000000000004404
+DATA k_entries_iq2xs_0_64<>+24(SB)/8, $0x0000000000004606
+DATA k_entries_iq2xs_0_64<>+32(SB)/8, $0x0000000000004808
+DATA k_entries_iq2xs_0_64<>+40(SB)/8, $0x0000000000004a0a
+DATA k_entries_iq2xs_0_64<>+48(SB)/8, $0x0000000000004c0c
+DATA k_entries_iq2xs_0_64<>+56(SB)/8, $0x0000000000004e0e
+GLOBL k_entries_iq2xs_0_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xs_1_64<>+0(SB)/8, $0x0000000000005010
+DATA k_entries_iq2xs_1_64<>+8(SB)/8, $0x0000000000005212
+DATA k_entries_iq2xs_1_64<>+16(SB)/8, $0x0000000000005414
+DATA k_entries_iq2xs_1_64<>+24(SB)/8, $0x0000000000005616
+DATA k_entries_iq2xs_1_64<>+32(SB)/8, $0x0000000000005818
+DATA k_entries_iq2xs_1_64<>+40(SB)/8, $0x0000000000005a1a
+DATA k_entries_iq2xs_1_64<>+48(SB)/8, $0x0000000000005c1c
+DATA k_entries_iq2xs_1_64<>+56(SB)/8, $0x0000000000005e1e
+GLOBL k_entries_iq2xs_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xs_2_64<>+0(SB)/8, $0x0000000000006020
+DATA k_entries_iq2xs_2_64<>+8(SB)/8, $0x0000000000006222
+DATA k_entries_iq2xs_2_64<>+16(SB)/8, $0x0000000000006424
+DATA k_entries_iq2xs_2_64<>+24(SB)/8, $0x0000000000006626
+DATA k_entries_iq2xs_2_64<>+32(SB)/8, $0x0000000000006828
+DATA k_entries_iq2xs_2_64<>+40(SB)/8, $0x0000000000006a2a
+DATA k_entries_iq2xs_2_64<>+48(SB)/8, $0x0000000000006c2c
+DATA k_entries_iq2xs_2_64<>+56(SB)/8, $0x0000000000006e2e
+GLOBL k_entries_iq2xs_2_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xs_3_64<>+0(SB)/8, $0x0000000000007030
+DATA k_entries_iq2xs_3_64<>+8(SB)/8, $0x0000000000007232
+DATA k_entries_iq2xs_3_64<>+16(SB)/8, $0x0000000000007434
+DATA k_entries_iq2xs_3_64<>+24(SB)/8, $0x0000000000007636
+DATA k_entries_iq2xs_3_64<>+32(SB)/8, $0x0000000000007838
+DATA k_entries_iq2xs_3_64<>+40(SB)/8, $0x0000000000007a3a
+DATA k_entries_iq2xs_3_64<>+48(SB)/8, $0x0000000000007c3c
+DATA k_entries_iq2xs_3_64<>+56(SB)/8, $0x0000000000007e3e
+GLOBL k_entries_iq2xs_3_64<>(SB), RODATA|NOPTR, $64
+
+// func iq2sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, BMI2, F16C, MMX+
+TEXT ·iq2sRowsAVX512(SB), $200-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq2s+0(SB), R11
+	VMOVDQU32 k_cut_8_64<>+0(SB), Z0
+	VMOVDQU32 k_levels_iq2s_64<>+0(SB), Z1
+	VPXORD    Z2, Z2, Z2
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R12
+	VPXORD X3, X3, X3
+	VPXORD X4, X4, X4
+	VPXORD X5, X5, X5
+	VPXORD X6, X6, X6
+
+block:
+	PREFETCHT0     (DI)
+	PREFETCHT0     64(DI)
+	PREFETCHT0     (DI)(AX*1)
+	PREFETCHT0     64(DI)(AX*1)
+	PREFETCHT0     (DI)(AX*2)
+	PREFETCHT0     64(DI)(AX*2)
+	PREFETCHT0     (DI)(SI*1)
+	PREFETCHT0     64(DI)(SI*1)
+	VMOVDQU64      2(BX), Z7
+	VPMOVB2M       Z7, K1
+	MOVQ           66(BX), R13
+	MOVQ           $0x5555555555555555, R14
+	PEXTQ          R14, R13, R15
+	KMOVQ          R15, K2
+	SHRQ           $0x01, R13
+	PEXTQ          R14, R13, R15
+	KMOVQ          R15, K3
+	VPBROADCASTQ   74(BX), Z8
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z8, Z9, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQA64      Z7, Z13
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z13
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      384(R11), Z9
+	VPERMI2B       448(R11), Z9, Z14
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      512(R11), Z9
+	VPERMI2B       576(R11), Z9, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      640(R11), Z9
+	VPERMI2B       704(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      768(R11), Z9
+	VPERMI2B       832(R11), Z9, Z17
+	VMOVDQA64      Z7, Z18
+	VMOVDQU64      896(R11), Z9
+	VPERMI2B       960(R11), Z9, Z18
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z14, K1, Z13
+	VMOVDQU8       Z16, K1, Z15
+	VMOVDQU8       Z18, K1, Z17
+	VMOVDQU8       Z13, K2, Z11
+	VMOVDQU8       Z17, K2, Z15
+	VMOVDQU8       Z15, K3, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      1024(R11), Z9
+	VPERMI2B       1088(R11), Z9, Z12
+	VMOVDQA64      Z7, Z13
+	VMOVDQU64      1152(R11), Z9
+	VPERMI2B       1216(R11), Z9, Z13
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      1280(R11), Z9
+	VPERMI2B       1344(R11), Z9, Z14
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      1408(R11), Z9
+	VPERMI2B       1472(R11), Z9, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      1536(R11), Z9
+	VPERMI2B       1600(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      1664(R11), Z9
+	VPERMI2B       1728(R11), Z9, Z17
+	VMOVDQA64      Z7, Z18
+	VMOVDQU64      1792(R11), Z9
+	VPERMI2B       1856(R11), Z9, Z18
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      1920(R11), Z7
+	VPERMI2B       1984(R11), Z7, Z9
+	VMOVDQU8       Z13, K1, Z12
+	VMOVDQU8       Z15, K1, Z14
+	VMOVDQU8       Z17, K1, Z16
+	VMOVDQU8       Z9, K1, Z18
+	VMOVDQU8       Z14, K2, Z12
+	VMOVDQU8       Z18, K2, Z16
+	VMOVDQU8       Z16, K3, Z12
+	VMOVDQU64      k_entries_iq2s_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          34(BX), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z13
+	VPDPBUSD       Z9, Z7, Z13
+	VMOVDQU64      k_entries_iq2s_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          42(BX), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z9, Z7, Z14
+	VMOVDQU64      k_entries_iq2s_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          50(BX), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z9, Z7, Z15
+	VMOVDQU64      k_entries_iq2s_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          58(BX), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z14, Z13, Z13
+	VPMADDWD       Z7, Z13, Z13
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z15, Z15
+	VPDPWSSD       Z7, Z15, Z13
+	VMOVDQU64      2(BX)(AX*1), Z7
+	VPMOVB2M       Z7, K1
+	MOVQ           66(BX)(AX*1), R13
+	MOVQ           $0x5555555555555555, R14
+	PEXTQ          R14, R13, R15
+	KMOVQ          R15, K2
+	SHRQ           $0x01, R13
+	PEXTQ          R14, R13, R15
+	KMOVQ          R15, K3
+	VPBROADCASTQ   74(BX)(AX*1), Z8
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z8, Z9, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z14
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      384(R11), Z9
+	VPERMI2B       448(R11), Z9, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      512(R11), Z9
+	VPERMI2B       576(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      640(R11), Z9
+	VPERMI2B       704(R11), Z9, Z17
+	VMOVDQA64      Z7, Z18
+	VMOVDQU64      768(R11), Z9
+	VPERMI2B       832(R11), Z9, Z18
+	VMOVDQA64      Z7, Z19
+	VMOVDQU64      896(R11), Z9
+	VPERMI2B       960(R11), Z9, Z19
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z15, K1, Z14
+	VMOVDQU8       Z17, K1, Z16
+	VMOVDQU8       Z19, K1, Z18
+	VMOVDQU8       Z14, K2, Z11
+	VMOVDQU8       Z18, K2, Z16
+	VMOVDQU8       Z16, K3, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      1024(R11), Z9
+	VPERMI2B       1088(R11), Z9, Z12
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      1152(R11), Z9
+	VPERMI2B       1216(R11), Z9, Z14
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      1280(R11), Z9
+	VPERMI2B       1344(R11), Z9, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      1408(R11), Z9
+	VPERMI2B       1472(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      1536(R11), Z9
+	VPERMI2B       1600(R11), Z9, Z17
+	VMOVDQA64      Z7, Z18
+	VMOVDQU64      1664(R11), Z9
+	VPERMI2B       1728(R11), Z9, Z18
+	VMOVDQA64      Z7, Z19
+	VMOVDQU64      1792(R11), Z9
+	VPERMI2B       1856(R11), Z9, Z19
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      1920(R11), Z7
+	VPERMI2B       1984(R11), Z7, Z9
+	VMOVDQU8       Z14, K1, Z12
+	VMOVDQU8       Z16, K1, Z15
+	VMOVDQU8       Z18, K1, Z17
+	VMOVDQU8       Z9, K1, Z19
+	VMOVDQU8       Z15, K2, Z12
+	VMOVDQU8       Z19, K2, Z17
+	VMOVDQU8       Z17, K3, Z12
+	VMOVDQU64      k_entries_iq2s_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          34(BX)(AX*1), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z9, Z7, Z14
+	VMOVDQU64      k_entries_iq2s_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          42(BX)(AX*1), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z9, Z7, Z15
+	VMOVDQU64      k_entries_iq2s_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          50(BX)(AX*1), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z7, Z16
+	VMOVDQU64      k_entries_iq2s_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          58(BX)(AX*1), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z15, Z14, Z14
+	VPMADDWD       Z7, Z14, Z14
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z16, Z16
+	VPDPWSSD       Z7, Z16, Z14
+	VMOVDQU64      2(BX)(AX*2), Z7
+	VPMOVB2M       Z7, K1
+	MOVQ           66(BX)(AX*2), R13
+	MOVQ           $0x5555555555555555, R14
+	PEXTQ          R14, R13, R15
+	KMOVQ          R15, K2
+	SHRQ           $0x01, R13
+	PEXTQ          R14, R13, R15
+	KMOVQ          R15, K3
+	VPBROADCASTQ   74(BX)(AX*2), Z8
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z8, Z9, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      384(R11), Z9
+	VPERMI2B       448(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      512(R11), Z9
+	VPERMI2B       576(R11), Z9, Z17
+	VMOVDQA64      Z7, Z18
+	VMOVDQU64      640(R11), Z9
+	VPERMI2B       704(R11), Z9, Z18
+	VMOVDQA64      Z7, Z19
+	VMOVDQU64      768(R11), Z9
+	VPERMI2B       832(R11), Z9, Z19
+	VMOVDQA64      Z7, Z20
+	VMOVDQU64      896(R11), Z9
+	VPERMI2B       960(R11), Z9, Z20
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z16, K1, Z15
+	VMOVDQU8       Z18, K1, Z17
+	VMOVDQU8       Z20, K1, Z19
+	VMOVDQU8       Z15, K2, Z11
+	VMOVDQU8       Z19, K2, Z17
+	VMOVDQU8       Z17, K3, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      1024(R11), Z9
+	VPERMI2B       1088(R11), Z9, Z12
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      1152(R11), Z9
+	VPERMI2B       1216(R11), Z9, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      1280(R11), Z9
+	VPERMI2B       1344(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      1408(R11), Z9
+	VPERMI2B       1472(R11), Z9, Z17
+	VMOVDQA64      Z7, Z18
+	VMOVDQU64      1536(R11), Z9
+	VPERMI2B       1600(R11), Z9, Z18
+	VMOVDQA64      Z7, Z19
+	VMOVDQU64      1664(R11), Z9
+	VPERMI2B       1728(R11), Z9, Z19
+	VMOVDQA64      Z7, Z20
+	VMOVDQU64      1792(R11), Z9
+	VPERMI2B       1856(R11), Z9, Z20
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      1920(R11), Z7
+	VPERMI2B       1984(R11), Z7, Z9
+	VMOVDQU8       Z15, K1, Z12
+	VMOVDQU8       Z17, K1, Z16
+	VMOVDQU8       Z19, K1, Z18
+	VMOVDQU8       Z9, K1, Z20
+	VMOVDQU8       Z16, K2, Z12
+	VMOVDQU8       Z20, K2, Z18
+	VMOVDQU8       Z18, K3, Z12
+	VMOVDQU64      k_entries_iq2s_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          34(BX)(AX*2), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z9, Z7, Z15
+	VMOVDQU64      k_entries_iq2s_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          42(BX)(AX*2), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z7, Z16
+	VMOVDQU64      k_entries_iq2s_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          50(BX)(AX*2), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z9, Z7, Z17
+	VMOVDQU64      k_entries_iq2s_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          58(BX)(AX*2), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z16, Z15, Z15
+	VPMADDWD       Z7, Z15, Z15
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z17, Z17
+	VPDPWSSD       Z7, Z17, Z15
+	VMOVDQU64      2(BX)(SI*1), Z7
+	VPMOVB2M       Z7, K1
+	MOVQ           66(BX)(SI*1), R13
+	MOVQ           $0x5555555555555555, R14
+	PEXTQ          R14, R13, R15
+	KMOVQ          R15, K2
+	SHRQ           $0x01, R13
+	PEXTQ          R14, R13, R15
+	KMOVQ          R15, K3
+	VPBROADCASTQ   74(BX)(SI*1), Z8
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z8, Z9, Z8
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z8, Z8
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z9
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z9
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      256(R11), Z9
+	VPERMI2B       320(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      384(R11), Z9
+	VPERMI2B       448(R11), Z9, Z17
+	VMOVDQA64      Z7, Z18
+	VMOVDQU64      512(R11), Z9
+	VPERMI2B       576(R11), Z9, Z18
+	VMOVDQA64      Z7, Z19
+	VMOVDQU64      640(R11), Z9
+	VPERMI2B       704(R11), Z9, Z19
+	VMOVDQA64      Z7, Z20
+	VMOVDQU64      768(R11), Z9
+	VPERMI2B       832(R11), Z9, Z20
+	VMOVDQA64      Z7, Z21
+	VMOVDQU64      896(R11), Z9
+	VPERMI2B       960(R11), Z9, Z21
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z17, K1, Z16
+	VMOVDQU8       Z19, K1, Z18
+	VMOVDQU8       Z21, K1, Z20
+	VMOVDQU8       Z16, K2, Z11
+	VMOVDQU8       Z20, K2, Z18
+	VMOVDQU8       Z18, K3, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      1024(R11), Z9
+	VPERMI2B       1088(R11), Z9, Z12
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      1152(R11), Z9
+	VPERMI2B       1216(R11), Z9, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      1280(R11), Z9
+	VPERMI2B       1344(R11), Z9, Z17
+	VMOVDQA64      Z7, Z18
+	VMOVDQU64      1408(R11), Z9
+	VPERMI2B       1472(R11), Z9, Z18
+	VMOVDQA64      Z7, Z19
+	VMOVDQU64      1536(R11), Z9
+	VPERMI2B       1600(R11), Z9, Z19
+	VMOVDQA64      Z7, Z20
+	VMOVDQU64      1664(R11), Z9
+	VPERMI2B       1728(R11), Z9, Z20
+	VMOVDQA64      Z7, Z21
+	VMOVDQU64      1792(R11), Z9
+	VPERMI2B       1856(R11), Z9, Z21
+	VMOVDQA64      Z7, Z9
+	VMOVDQU64      1920(R11), Z7
+	VPERMI2B       1984(R11), Z7, Z9
+	VMOVDQU8       Z16, K1, Z12
+	VMOVDQU8       Z18, K1, Z17
+	VMOVDQU8       Z20, K1, Z19
+	VMOVDQU8       Z9, K1, Z21
+	VMOVDQU8       Z17, K2, Z12
+	VMOVDQU8       Z21, K2, Z19
+	VMOVDQU8       Z19, K3, Z12
+	VMOVDQU64      k_entries_iq2s_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z9
+	KMOVQ          34(BX)(SI*1), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z7, Z16
+	VMOVDQU64      k_entries_iq2s_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z9
+	KMOVQ          42(BX)(SI*1), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z9, Z7, Z17
+	VMOVDQU64      k_entries_iq2s_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z9
+	KMOVQ          50(BX)(SI*1), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z18
+	VPDPBUSD       Z9, Z7, Z18
+	VMOVDQU64      k_entries_iq2s_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z9
+	KMOVQ          58(BX)(SI*1), K1
+	VPSUBB         Z9, Z2, K1, Z9
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z9, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z17, Z16, Z16
+	VPMADDWD       Z7, Z16, Z16
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW      Z11, Z18, Z18
+	VPDPWSSD       Z7, Z18, Z16
+	VPUNPCKHDQ     Z14, Z13, Z7
+	VPUNPCKLDQ     Z14, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VPUNPCKHDQ     Z16, Z15, Z7
+	VPUNPCKLDQ     Z16, Z15, Z15
+	VPADDD         Z7, Z15, Z15
+	VPUNPCKHQDQ    Z15, Z13, Z7
+	VPUNPCKLQDQ    Z15, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VEXTRACTI64X4  $0x01, Z13, Y7
+	VPADDD         Y7, Y13, Y13
+	VEXTRACTI32X4  $0x01, Y13, X7
+	VPADDD         X7, X13, X7
+	VPXORD         X10, X10, X10
+	VPINSRW        $0x00, (BX), X10, X10
+	VPINSRW        $0x01, (BX)(AX*1), X10, X10
+	VPINSRW        $0x02, (BX)(AX*2), X10, X10
+	VPINSRW        $0x03, (BX)(SI*1), X10, X10
+	VCVTPH2PS      X10, X10
+	VMULPS         k_parts_8<>+0(SB), X10, X10
+	VBROADCASTSS   (R9), X8
+	VCVTDQ2PS      X7, X7
+	VMULPS         X8, X10, X8
+	VMULPS         X7, X8, X8
+	VADDPS         X8, X3, X8
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X6, X5
+	VMOVAPS        X8, X6
+	ADDQ           $0x52, BX
+	ADDQ           $0x52, DI
+	ADDQ           $0x00000100, R8
+	ADDQ           $0x04, R9
+	ADDQ           $0x30, R10
+	DECQ           R12
+	JNZ            block
+	MOVQ           nb+56(FP), R12
+	TESTQ          $0x00000001, R12
+	JZ             even
+	VADDPS         X3, X6, X6
+	VADDPS         X5, X4, X4
+	VADDPS         X4, X6, X3
+	JMP            store
+
+even:
+	VADDPS X4, X3, X3
+	VADDPS X6, X5, X5
+	VADDPS X5, X3, X3
+
+store:
+	VMOVUPS X3, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_levels_iq2s_64<>+0(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2s_64<>+8(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2s_64<>+16(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2s_64<>+24(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2s_64<>+32(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2s_64<>+40(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2s_64<>+48(SB)/8, $0x002b1908002b1908
+DATA k_levels_iq2s_64<>+56(SB)/8, $0x002b1908002b1908
+GLOBL k_levels_iq2s_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2s_0_64<>+0(SB)/8, $0x0000000000004000
+DATA k_entries_iq2s_0_64<>+8(SB)/8, $0x0000000000004101
+DATA k_entries_iq2s_0_64<>+16(SB)/8, $0x0000000000004202
+DATA k_entries_iq2s_0_64<>+24(SB)/8, $0x0000000000004303
+DATA k_entries_iq2s_0_64<>+32(SB)/8, $0x0000000000004404
+DATA k_entries_iq2s_0_64<>+40(SB)/8, $0x0000000000004505
+DATA k_entries_iq2s_0_64<>+48(SB)/8, $0x0000000000004606
+DATA k_entries_iq2s_0_64<>+56(SB)/8, $0x0000000000004707
+GLOBL k_entries_iq2s_0_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2s_1_64<>+0(SB)/8, $0x0000000000004808
+DATA k_entries_iq2s_1_64<>+8(SB)/8, $0x0000000000004909
+DATA k_entries_iq2s_1_64<>+16(SB)/8, $0x0000000000004a0a
+DATA k_entries_iq2s_1_64<>+24(SB)/8, $0x0000000000004b0b
+DATA k_entries_iq2s_1_64<>+32(SB)/8, $0x0000000000004c0c
+DATA k_entries_iq2s_1_64<>+40(SB)/8, $0x0000000000004d0d
+DATA k_entries_iq2s_1_64<>+48(SB)/8, $0x0000000000004e0e
+DATA k_entries_iq2s_1_64<>+56(SB)/8, $0x0000000000004f0f
+GLOBL k_entries_iq2s_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2s_2_64<>+0(SB)/8, $0x0000000000005010
+DATA k_entries_iq2s_2_64<>+8(SB)/8, $0x0000000000005111
+DATA k_entries_iq2s_2_64<>+16(SB)/8, $0x0000000000005212
+DATA k_entries_iq2s_2_64<>+24(SB)/8, $0x0000000000005313
+DATA k_entries_iq2s_2_64<>+32(SB)/8, $0x0000000000005414
+DATA k_entries_iq2s_2_64<>+40(SB)/8, $0x0000000000005515
+DATA k_entries_iq2s_2_64<>+48(SB)/8, $0x0000000000005616
+DATA k_entries_iq2s_2_64<>+56(SB)/8, $0x0000000000005717
+GLOBL k_entries_iq2s_2_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2s_3_64<>+0(SB)/8, $0x0000000000005818
+DATA k_entries_iq2s_3_64<>+8(SB)/8, $0x0000000000005919
+DATA k_entries_iq2s_3_64<>+16(SB)/8, $0x0000000000005a1a
+DATA k_entries_iq2s_3_64<>+24(SB)/8, $0x0000000000005b1b
+DATA k_entries_iq2s_3_64<>+32(SB)/8, $0x0000000000005c1c
+DATA k_entries_iq2s_3_64<>+40(SB)/8, $0x0000000000005d1d
+DATA k_entries_iq2s_3_64<>+48(SB)/8, $0x0000000000005e1e
+DATA k_entries_iq2s_3_64<>+56(SB)/8, $0x0000000000005f1f
+GLOBL k_entries_iq2s_3_64<>(SB), RODATA|NOPTR, $64
+
+// func iq3xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
+TEXT ·iq3xxsRowsAVX512(SB), $200-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq3xxs+0(SB), R11
+	VMOVDQU32 k_cut_4_64<>+0(SB), Z0
+	VMOVDQU32 k_levels_iq3xxs_64<>+0(SB), Z1
+	VPXORD    Z2, Z2, Z2
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R12
+	VPXORD X3, X3, X3
+	VPXORD X4, X4, X4
+	VPXORD X5, X5, X5
+	VPXORD X6, X6, X6
+
+block:
+	PREFETCHT0      (DI)
+	PREFETCHT0      64(DI)
+	PREFETCHT0      (DI)(AX*1)
+	PREFETCHT0      64(DI)(AX*1)
+	PREFETCHT0      (DI)(AX*2)
+	PREFETCHT0      64(DI)(AX*2)
+	PREFETCHT0      (DI)(SI*1)
+	PREFETCHT0      64(DI)(SI*1)
+	VMOVDQU64       2(BX), Z7
+	VBROADCASTI64X4 66(BX), Z10
+	VMOVDQU64       k_iq3xxs_signs_64<>+0(SB), Z9
+	VPMULTISHIFTQB  Z10, Z9, Z8
+	VMOVDQU64       k_parity_0<>+0(SB), Z9
+	VGF2P8AFFINEQB  $0x00, Z9, Z8, Z8
+	VMOVDQU32       Y8, (SP)
+	VMOVDQU64       k_top_nibbles_4_64<>+0(SB), Z8
+	VPERMB          Z10, Z8, Z8
+	VPSRLW          $0x04, Z8, Z8
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
+	VPERMB          Z9, Z8, Z8
+	VPMOVB2M        Z7, K1
+	VMOVDQA64       Z7, Z10
+	VMOVDQU64       (R11), Z9
+	VPERMI2B        64(R11), Z9, Z10
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       128(R11), Z9
+	VPERMI2B        192(R11), Z9, Z12
+	VMOVDQU8        Z12, K1, Z10
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       256(R11), Z9
+	VPERMI2B        320(R11), Z9, Z12
+	VMOVDQA64       Z7, Z9
+	VMOVDQU64       384(R11), Z7
+	VPERMI2B        448(R11), Z7, Z9
+	VMOVDQU8        Z9, K1, Z12
+	VMOVDQU64       k_entries_iq3xxs_0_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       (R8), Z9
+	KMOVQ           (SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z13
+	VPDPBUSD        Z9, Z7, Z13
+	VMOVDQU64       k_entries_iq3xxs_1_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       64(R8), Z9
+	KMOVQ           8(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z14
+	VPDPBUSD        Z9, Z7, Z14
+	VMOVDQU64       k_entries_iq3xxs_2_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       128(R8), Z9
+	KMOVQ           16(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z15
+	VPDPBUSD        Z9, Z7, Z15
+	VMOVDQU64       k_entries_iq3xxs_3_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       192(R8), Z9
+	KMOVQ           24(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z10
+	VPDPBUSD        Z9, Z7, Z10
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z7, Z13, Z13
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z10, Z15, Z15
+	VPDPWSSD        Z7, Z15, Z13
+	VMOVDQU64       2(BX)(AX*1), Z7
+	VBROADCASTI64X4 66(BX)(AX*1), Z10
+	VMOVDQU64       k_iq3xxs_signs_64<>+0(SB), Z9
+	VPMULTISHIFTQB  Z10, Z9, Z8
+	VMOVDQU64       k_parity_0<>+0(SB), Z9
+	VGF2P8AFFINEQB  $0x00, Z9, Z8, Z8
+	VMOVDQU32       Y8, (SP)
+	VMOVDQU64       k_top_nibbles_4_64<>+0(SB), Z8
+	VPERMB          Z10, Z8, Z8
+	VPSRLW          $0x04, Z8, Z8
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
+	VPERMB          Z9, Z8, Z8
+	VPMOVB2M        Z7, K1
+	VMOVDQA64       Z7, Z10
+	VMOVDQU64       (R11), Z9
+	VPERMI2B        64(R11), Z9, Z10
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       128(R11), Z9
+	VPERMI2B        192(R11), Z9, Z12
+	VMOVDQU8        Z12, K1, Z10
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       256(R11), Z9
+	VPERMI2B        320(R11), Z9, Z12
+	VMOVDQA64       Z7, Z9
+	VMOVDQU64       384(R11), Z7
+	VPERMI2B        448(R11), Z7, Z9
+	VMOVDQU8        Z9, K1, Z12
+	VMOVDQU64       k_entries_iq3xxs_0_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       (R8), Z9
+	KMOVQ           (SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z14
+	VPDPBUSD        Z9, Z7, Z14
+	VMOVDQU64       k_entries_iq3xxs_1_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       64(R8), Z9
+	KMOVQ           8(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z15
+	VPDPBUSD        Z9, Z7, Z15
+	VMOVDQU64       k_entries_iq3xxs_2_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       128(R8), Z9
+	KMOVQ           16(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z16
+	VPDPBUSD        Z9, Z7, Z16
+	VMOVDQU64       k_entries_iq3xxs_3_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       192(R8), Z9
+	KMOVQ           24(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z10
+	VPDPBUSD        Z9, Z7, Z10
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z15, Z14, Z14
+	VPMADDWD        Z7, Z14, Z14
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z10, Z16, Z16
+	VPDPWSSD        Z7, Z16, Z14
+	VMOVDQU64       2(BX)(AX*2), Z7
+	VBROADCASTI64X4 66(BX)(AX*2), Z10
+	VMOVDQU64       k_iq3xxs_signs_64<>+0(SB), Z9
+	VPMULTISHIFTQB  Z10, Z9, Z8
+	VMOVDQU64       k_parity_0<>+0(SB), Z9
+	VGF2P8AFFINEQB  $0x00, Z9, Z8, Z8
+	VMOVDQU32       Y8, (SP)
+	VMOVDQU64       k_top_nibbles_4_64<>+0(SB), Z8
+	VPERMB          Z10, Z8, Z8
+	VPSRLW          $0x04, Z8, Z8
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
+	VPERMB          Z9, Z8, Z8
+	VPMOVB2M        Z7, K1
+	VMOVDQA64       Z7, Z10
+	VMOVDQU64       (R11), Z9
+	VPERMI2B        64(R11), Z9, Z10
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       128(R11), Z9
+	VPERMI2B        192(R11), Z9, Z12
+	VMOVDQU8        Z12, K1, Z10
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       256(R11), Z9
+	VPERMI2B        320(R11), Z9, Z12
+	VMOVDQA64       Z7, Z9
+	VMOVDQU64       384(R11), Z7
+	VPERMI2B        448(R11), Z7, Z9
+	VMOVDQU8        Z9, K1, Z12
+	VMOVDQU64       k_entries_iq3xxs_0_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       (R8), Z9
+	KMOVQ           (SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z15
+	VPDPBUSD        Z9, Z7, Z15
+	VMOVDQU64       k_entries_iq3xxs_1_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       64(R8), Z9
+	KMOVQ           8(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z16
+	VPDPBUSD        Z9, Z7, Z16
+	VMOVDQU64       k_entries_iq3xxs_2_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       128(R8), Z9
+	KMOVQ           16(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z17
+	VPDPBUSD        Z9, Z7, Z17
+	VMOVDQU64       k_entries_iq3xxs_3_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       192(R8), Z9
+	KMOVQ           24(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z10
+	VPDPBUSD        Z9, Z7, Z10
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z16, Z15, Z15
+	VPMADDWD        Z7, Z15, Z15
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z10, Z17, Z17
+	VPDPWSSD        Z7, Z17, Z15
+	VMOVDQU64       2(BX)(SI*1), Z7
+	VBROADCASTI64X4 66(BX)(SI*1), Z10
+	VMOVDQU64       k_iq3xxs_signs_64<>+0(SB), Z9
+	VPMULTISHIFTQB  Z10, Z9, Z8
+	VMOVDQU64       k_parity_0<>+0(SB), Z9
+	VGF2P8AFFINEQB  $0x00, Z9, Z8, Z8
+	VMOVDQU32       Y8, (SP)
+	VMOVDQU64       k_top_nibbles_4_64<>+0(SB), Z8
+	VPERMB          Z10, Z8, Z8
+	VPSRLW          $0x04, Z8, Z8
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
+	VPERMB          Z9, Z8, Z8
+	VPMOVB2M        Z7, K1
+	VMOVDQA64       Z7, Z10
+	VMOVDQU64       (R11), Z9
+	VPERMI2B        64(R11), Z9, Z10
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       128(R11), Z9
+	VPERMI2B        192(R11), Z9, Z12
+	VMOVDQU8        Z12, K1, Z10
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       256(R11), Z9
+	VPERMI2B        320(R11), Z9, Z12
+	VMOVDQA64       Z7, Z9
+	VMOVDQU64       384(R11), Z7
+	VPERMI2B        448(R11), Z7, Z9
+	VMOVDQU8        Z9, K1, Z12
+	VMOVDQU64       k_entries_iq3xxs_0_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       (R8), Z9
+	KMOVQ           (SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z16
+	VPDPBUSD        Z9, Z7, Z16
+	VMOVDQU64       k_entries_iq3xxs_1_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       64(R8), Z9
+	KMOVQ           8(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z17
+	VPDPBUSD        Z9, Z7, Z17
+	VMOVDQU64       k_entries_iq3xxs_2_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       128(R8), Z9
+	KMOVQ           16(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z18
+	VPDPBUSD        Z9, Z7, Z18
+	VMOVDQU64       k_entries_iq3xxs_3_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z10, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       192(R8), Z9
+	KMOVQ           24(SP), K1
+	VPSUBB          Z9, Z2, K1, Z9
+	VMOVDQA64       Z2, Z10
+	VPDPBUSD        Z9, Z7, Z10
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z17, Z16, Z16
+	VPMADDWD        Z7, Z16, Z16
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z10, Z18, Z18
+	VPDPWSSD        Z7, Z18, Z16
+	VPUNPCKHDQ      Z14, Z13, Z7
+	VPUNPCKLDQ      Z14, Z13, Z13
+	VPADDD          Z7, Z13, Z13
+	VPUNPCKHDQ      Z16, Z15, Z7
+	VPUNPCKLDQ      Z16, Z15, Z15
+	VPADDD          Z7, Z15, Z15
+	VPUNPCKHQDQ     Z15, Z13, Z7
+	VPUNPCKLQDQ     Z15, Z13, Z13
+	VPADDD          Z7, Z13, Z13
+	VEXTRACTI64X4   $0x01, Z13, Y7
+	VPADDD          Y7, Y13, Y13
+	VEXTRACTI32X4   $0x01, Y13, X7
+	VPADDD          X7, X13, X7
+	VPXORD          X11, X11, X11
+	VPINSRW         $0x00, (BX), X11, X11
+	VPINSRW         $0x01, (BX)(AX*1), X11, X11
+	VPINSRW         $0x02, (BX)(AX*2), X11, X11
+	VPINSRW         $0x03, (BX)(SI*1), X11, X11
+	VCVTPH2PS       X11, X11
+	VMULPS          k_parts_4<>+0(SB), X11, X11
+	VBROADCASTSS    (R9), X8
+	VCVTDQ2PS       X7, X7
+	VMULPS          X8, X11, X8
+	VMULPS          X7, X8, X8
+	VADDPS          X8, X3, X8
+	VMOVAPS         X4, X3
+	VMOVAPS         X5, X4
+	VMOVAPS         X6, X5
+	VMOVAPS         X8, X6
+	ADDQ            $0x62, BX
+	ADDQ            $0x62, DI
+	ADDQ            $0x00000100, R8
+	ADDQ            $0x04, R9
+	ADDQ            $0x30, R10
+	DECQ            R12
+	JNZ             block
+	MOVQ            nb+56(FP), R12
+	TESTQ           $0x00000001, R12
+	JZ              even
+	VADDPS          X3, X6, X6
+	VADDPS          X5, X4, X4
+	VADDPS          X4, X6, X3
+	JMP             store
+
+even:
+	VADDPS X4, X3, X3
+	VADDPS X6, X5, X5
+	VADDPS X5, X3, X3
+
+store:
+	VMOVUPS X3, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_cut_4_64<>+0(SB)/8, $0x2b2823200b080300
+DATA k_cut_4_64<>+8(SB)/8, $0x2b2823200b080300
+DATA k_cut_4_64<>+16(SB)/8, $0x2b2823200b080300
+DATA k_cut_4_64<>+24(SB)/8, $0x2b2823200b080300
+DATA k_cut_4_64<>+32(SB)/8, $0x2b2823200b080300
+DATA k_cut_4_64<>+40(SB)/8, $0x2b2823200b080300
+DATA k_cut_4_64<>+48(SB)/8, $0x2b2823200b080300
+DATA k_cut_4_64<>+56(SB)/8, $0x2b2823200b080300
+GLOBL k_cut_4_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_levels_iq3xxs_64<>+0(SB)/8, $0x3e342c241c140c04
+DATA k_levels_iq3xxs_64<>+8(SB)/8, $0x3e342c241c140c04
+DATA k_levels_iq3xxs_64<>+16(SB)/8, $0x3e342c241c140c04
+DATA k_levels_iq3xxs_64<>+24(SB)/8, $0x3e342c241c140c04
+DATA k_levels_iq3xxs_64<>+32(SB)/8, $0x3e342c241c140c04
+DATA k_levels_iq3xxs_64<>+40(SB)/8, $0x3e342c241c140c04
+DATA k_levels_iq3xxs_64<>+48(SB)/8, $0x3e342c241c140c04
+DATA k_levels_iq3xxs_64<>+56(SB)/8, $0x3e342c241c140c04
+GLOBL k_levels_iq3xxs_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_iq3xxs_signs_64<>+0(SB)/8, $0x352e2720150e0700
+DATA k_iq3xxs_signs_64<>+8(SB)/8, $0x352e2720150e0700
+DATA k_iq3xxs_signs_64<>+16(SB)/8, $0x352e2720150e0700
+DATA k_iq3xxs_signs_64<>+24(SB)/8, $0x352e2720150e0700
+DATA k_iq3xxs_signs_64<>+32(SB)/8, $0x352e2720150e0700
+DATA k_iq3xxs_signs_64<>+40(SB)/8, $0x352e2720150e0700
+DATA k_iq3xxs_signs_64<>+48(SB)/8, $0x352e2720150e0700
+DATA k_iq3xxs_signs_64<>+56(SB)/8, $0x352e2720150e0700
+GLOBL k_iq3xxs_signs_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_top_nibbles_4_64<>+0(SB)/8, $0x0f0f0b0b07070303
+DATA k_top_nibbles_4_64<>+8(SB)/8, $0x1f1f1b1b17171313
+DATA k_top_nibbles_4_64<>+16(SB)/8, $0x0f0f0b0b07070303
+DATA k_top_nibbles_4_64<>+24(SB)/8, $0x1f1f1b1b17171313
+DATA k_top_nibbles_4_64<>+32(SB)/8, $0x0f0f0b0b07070303
+DATA k_top_nibbles_4_64<>+40(SB)/8, $0x1f1f1b1b17171313
+DATA k_top_nibbles_4_64<>+48(SB)/8, $0x0f0f0b0b07070303
+DATA k_top_nibbles_4_64<>+56(SB)/8, $0x1f1f1b1b17171313
+GLOBL k_top_nibbles_4_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq3xxs_0_64<>+0(SB)/8, $0x0000410100004000
+DATA k_entries_iq3xxs_0_64<>+8(SB)/8, $0x0000430300004202
+DATA k_entries_iq3xxs_0_64<>+16(SB)/8, $0x0000450500004404
+DATA k_entries_iq3xxs_0_64<>+24(SB)/8, $0x0000470700004606
+DATA k_entries_iq3xxs_0_64<>+32(SB)/8, $0x0000490900004808
+DATA k_entries_iq3xxs_0_64<>+40(SB)/8, $0x00004b0b00004a0a
+DATA k_entries_iq3xxs_0_64<>+48(SB)/8, $0x00004d0d00004c0c
+DATA k_entries_iq3xxs_0_64<>+56(SB)/8, $0x00004f0f00004e0e
+GLOBL k_entries_iq3xxs_0_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq3xxs_1_64<>+0(SB)/8, $0x0000511100005010
+DATA k_entries_iq3xxs_1_64<>+8(SB)/8, $0x0000531300005212
+DATA k_entries_iq3xxs_1_64<>+16(SB)/8, $0x0000551500005414
+DATA k_entries_iq3xxs_1_64<>+24(SB)/8, $0x0000571700005616
+DATA k_entries_iq3xxs_1_64<>+32(SB)/8, $0x0000591900005818
+DATA k_entries_iq3xxs_1_64<>+40(SB)/8, $0x00005b1b00005a1a
+DATA k_entries_iq3xxs_1_64<>+48(SB)/8, $0x00005d1d00005c1c
+DATA k_entries_iq3xxs_1_64<>+56(SB)/8, $0x00005f1f00005e1e
+GLOBL k_entries_iq3xxs_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq3xxs_2_64<>+0(SB)/8, $0x0000612100006020
+DATA k_entries_iq3xxs_2_64<>+8(SB)/8, $0x0000632300006222
+DATA k_entries_iq3xxs_2_64<>+16(SB)/8, $0x0000652500006424
+DATA k_entries_iq3xxs_2_64<>+24(SB)/8, $0x0000672700006626
+DATA k_entries_iq3xxs_2_64<>+32(SB)/8, $0x0000692900006828
+DATA k_entries_iq3xxs_2_64<>+40(SB)/8, $0x00006b2b00006a2a
+DATA k_entries_iq3xxs_2_64<>+48(SB)/8, $0x00006d2d00006c2c
+DATA k_entries_iq3xxs_2_64<>+56(SB)/8, $0x00006f2f00006e2e
+GLOBL k_entries_iq3xxs_2_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq3xxs_3_64<>+0(SB)/8, $0x0000713100007030
+DATA k_entries_iq3xxs_3_64<>+8(SB)/8, $0x0000733300007232
+DATA k_entries_iq3xxs_3_64<>+16(SB)/8, $0x0000753500007434
+DATA k_entries_iq3xxs_3_64<>+24(SB)/8, $0x0000773700007636
+DATA k_entries_iq3xxs_3_64<>+32(SB)/8, $0x0000793900007838
+DATA k_entries_iq3xxs_3_64<>+40(SB)/8, $0x00007b3b00007a3a
+DATA k_entries_iq3xxs_3_64<>+48(SB)/8, $0x00007d3d00007c3c
+DATA k_entries_iq3xxs_3_64<>+56(SB)/8, $0x00007f3f00007e3e
+GLOBL k_entries_iq3xxs_3_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_parts_4<>+0(SB)/8, $0x3e8000003e800000
+DATA k_parts_4<>+8(SB)/8, $0x3e8000003e800000
+DATA k_parts_4<>+16(SB)/8, $0x3e8000003e800000
+DATA k_parts_4<>+24(SB)/8, $0x3e8000003e800000
+GLOBL k_parts_4<>(SB), RODATA|NOPTR, $32
+
+// func iq3sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, MMX+
+TEXT ·iq3sRowsAVX512(SB), $200-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq3s+0(SB), R11
+	VMOVDQU32 k_cut_4_64<>+0(SB), Z0
+	VMOVDQU32 k_levels_iq3s_64<>+0(SB), Z1
+	VPXORD    Z2, Z2, Z2
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R12
+	VPXORD X3, X3, X3
+	VPXORD X4, X4, X4
+	VPXORD X5, X5, X5
+	VPXORD X6, X6, X6
+
+block:
+	PREFETCHT0     (DI)
+	PREFETCHT0     64(DI)
+	PREFETCHT0     (DI)(AX*1)
+	PREFETCHT0     64(DI)(AX*1)
+	PREFETCHT0     (DI)(AX*2)
+	PREFETCHT0     64(DI)(AX*2)
+	PREFETCHT0     (DI)(SI*1)
+	PREFETCHT0     64(DI)(SI*1)
+	VMOVDQU64      2(BX), Z7
+	VPMOVB2M       Z7, K1
+	KMOVQ          66(BX), K2
+	VPBROADCASTD   106(BX), Z9
+	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
+	VPMULTISHIFTQB Z9, Z8, Z9
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
+	VPERMB         Z8, Z9, Z9
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z8
+	VPERMI2B       64(R11), Z8, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z8
+	VPERMI2B       192(R11), Z8, Z12
+	VMOVDQA64      Z7, Z13
+	VMOVDQU64      256(R11), Z8
+	VPERMI2B       320(R11), Z8, Z13
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      384(R11), Z8
+	VPERMI2B       448(R11), Z8, Z14
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z14, K1, Z13
+	VMOVDQU8       Z13, K2, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      512(R11), Z8
+	VPERMI2B       576(R11), Z8, Z12
+	VMOVDQA64      Z7, Z13
+	VMOVDQU64      640(R11), Z8
+	VPERMI2B       704(R11), Z8, Z13
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      768(R11), Z8
+	VPERMI2B       832(R11), Z8, Z14
+	VMOVDQA64      Z7, Z8
+	VMOVDQU64      896(R11), Z7
+	VPERMI2B       960(R11), Z7, Z8
+	VMOVDQU8       Z13, K1, Z12
+	VMOVDQU8       Z8, K1, Z14
+	VMOVDQU8       Z14, K2, Z12
+	VMOVDQU64      k_entries_iq3s_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z8
+	KMOVQ          74(BX), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z13
+	VPDPBUSD       Z8, Z7, Z13
+	VMOVDQU64      k_entries_iq3s_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z8
+	KMOVQ          82(BX), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z8, Z7, Z14
+	VMOVDQU64      k_entries_iq3s_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z8
+	KMOVQ          90(BX), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z8, Z7, Z15
+	VMOVDQU64      k_entries_iq3s_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z8
+	KMOVQ          98(BX), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z8, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z14, Z13, Z13
+	VPMADDWD       Z7, Z13, Z13
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z11, Z15, Z15
+	VPDPWSSD       Z7, Z15, Z13
+	VMOVDQU64      2(BX)(AX*1), Z7
+	VPMOVB2M       Z7, K1
+	KMOVQ          66(BX)(AX*1), K2
+	VPBROADCASTD   106(BX)(AX*1), Z9
+	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
+	VPMULTISHIFTQB Z9, Z8, Z9
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
+	VPERMB         Z8, Z9, Z9
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z8
+	VPERMI2B       64(R11), Z8, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z8
+	VPERMI2B       192(R11), Z8, Z12
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      256(R11), Z8
+	VPERMI2B       320(R11), Z8, Z14
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      384(R11), Z8
+	VPERMI2B       448(R11), Z8, Z15
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z15, K1, Z14
+	VMOVDQU8       Z14, K2, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      512(R11), Z8
+	VPERMI2B       576(R11), Z8, Z12
+	VMOVDQA64      Z7, Z14
+	VMOVDQU64      640(R11), Z8
+	VPERMI2B       704(R11), Z8, Z14
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      768(R11), Z8
+	VPERMI2B       832(R11), Z8, Z15
+	VMOVDQA64      Z7, Z8
+	VMOVDQU64      896(R11), Z7
+	VPERMI2B       960(R11), Z7, Z8
+	VMOVDQU8       Z14, K1, Z12
+	VMOVDQU8       Z8, K1, Z15
+	VMOVDQU8       Z15, K2, Z12
+	VMOVDQU64      k_entries_iq3s_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z8
+	KMOVQ          74(BX)(AX*1), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z8, Z7, Z14
+	VMOVDQU64      k_entries_iq3s_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z8
+	KMOVQ          82(BX)(AX*1), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z8, Z7, Z15
+	VMOVDQU64      k_entries_iq3s_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z8
+	KMOVQ          90(BX)(AX*1), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z8, Z7, Z16
+	VMOVDQU64      k_entries_iq3s_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z8
+	KMOVQ          98(BX)(AX*1), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z8, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z15, Z14, Z14
+	VPMADDWD       Z7, Z14, Z14
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z11, Z16, Z16
+	VPDPWSSD       Z7, Z16, Z14
+	VMOVDQU64      2(BX)(AX*2), Z7
+	VPMOVB2M       Z7, K1
+	KMOVQ          66(BX)(AX*2), K2
+	VPBROADCASTD   106(BX)(AX*2), Z9
+	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
+	VPMULTISHIFTQB Z9, Z8, Z9
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
+	VPERMB         Z8, Z9, Z9
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z8
+	VPERMI2B       64(R11), Z8, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z8
+	VPERMI2B       192(R11), Z8, Z12
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      256(R11), Z8
+	VPERMI2B       320(R11), Z8, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      384(R11), Z8
+	VPERMI2B       448(R11), Z8, Z16
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z16, K1, Z15
+	VMOVDQU8       Z15, K2, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      512(R11), Z8
+	VPERMI2B       576(R11), Z8, Z12
+	VMOVDQA64      Z7, Z15
+	VMOVDQU64      640(R11), Z8
+	VPERMI2B       704(R11), Z8, Z15
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      768(R11), Z8
+	VPERMI2B       832(R11), Z8, Z16
+	VMOVDQA64      Z7, Z8
+	VMOVDQU64      896(R11), Z7
+	VPERMI2B       960(R11), Z7, Z8
+	VMOVDQU8       Z15, K1, Z12
+	VMOVDQU8       Z8, K1, Z16
+	VMOVDQU8       Z16, K2, Z12
+	VMOVDQU64      k_entries_iq3s_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z8
+	KMOVQ          74(BX)(AX*2), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z8, Z7, Z15
+	VMOVDQU64      k_entries_iq3s_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z8
+	KMOVQ          82(BX)(AX*2), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z8, Z7, Z16
+	VMOVDQU64      k_entries_iq3s_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z8
+	KMOVQ          90(BX)(AX*2), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z8, Z7, Z17
+	VMOVDQU64      k_entries_iq3s_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z8
+	KMOVQ          98(BX)(AX*2), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z8, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z16, Z15, Z15
+	VPMADDWD       Z7, Z15, Z15
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z11, Z17, Z17
+	VPDPWSSD       Z7, Z17, Z15
+	VMOVDQU64      2(BX)(SI*1), Z7
+	VPMOVB2M       Z7, K1
+	KMOVQ          66(BX)(SI*1), K2
+	VPBROADCASTD   106(BX)(SI*1), Z9
+	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
+	VPMULTISHIFTQB Z9, Z8, Z9
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
+	VPERMB         Z8, Z9, Z9
+	VMOVDQA64      Z7, Z11
+	VMOVDQU64      (R11), Z8
+	VPERMI2B       64(R11), Z8, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      128(R11), Z8
+	VPERMI2B       192(R11), Z8, Z12
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      256(R11), Z8
+	VPERMI2B       320(R11), Z8, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      384(R11), Z8
+	VPERMI2B       448(R11), Z8, Z17
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQU8       Z17, K1, Z16
+	VMOVDQU8       Z16, K2, Z11
+	VMOVDQA64      Z7, Z12
+	VMOVDQU64      512(R11), Z8
+	VPERMI2B       576(R11), Z8, Z12
+	VMOVDQA64      Z7, Z16
+	VMOVDQU64      640(R11), Z8
+	VPERMI2B       704(R11), Z8, Z16
+	VMOVDQA64      Z7, Z17
+	VMOVDQU64      768(R11), Z8
+	VPERMI2B       832(R11), Z8, Z17
+	VMOVDQA64      Z7, Z8
+	VMOVDQU64      896(R11), Z7
+	VPERMI2B       960(R11), Z7, Z8
+	VMOVDQU8       Z16, K1, Z12
+	VMOVDQU8       Z8, K1, Z17
+	VMOVDQU8       Z17, K2, Z12
+	VMOVDQU64      k_entries_iq3s_0_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z8
+	KMOVQ          74(BX)(SI*1), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z8, Z7, Z16
+	VMOVDQU64      k_entries_iq3s_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z8
+	KMOVQ          82(BX)(SI*1), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z8, Z7, Z17
+	VMOVDQU64      k_entries_iq3s_2_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z8
+	KMOVQ          90(BX)(SI*1), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z18
+	VPDPBUSD       Z8, Z7, Z18
+	VMOVDQU64      k_entries_iq3s_3_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z8
+	KMOVQ          98(BX)(SI*1), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z8, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z17, Z16, Z16
+	VPMADDWD       Z7, Z16, Z16
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z11, Z18, Z18
+	VPDPWSSD       Z7, Z18, Z16
+	VPUNPCKHDQ     Z14, Z13, Z7
+	VPUNPCKLDQ     Z14, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VPUNPCKHDQ     Z16, Z15, Z7
+	VPUNPCKLDQ     Z16, Z15, Z15
+	VPADDD         Z7, Z15, Z15
+	VPUNPCKHQDQ    Z15, Z13, Z7
+	VPUNPCKLQDQ    Z15, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VEXTRACTI64X4  $0x01, Z13, Y7
+	VPADDD         Y7, Y13, Y13
+	VEXTRACTI32X4  $0x01, Y13, X7
+	VPADDD         X7, X13, X7
+	VPXORD         X10, X10, X10
+	VPINSRW        $0x00, (BX), X10, X10
+	VPINSRW        $0x01, (BX)(AX*1), X10, X10
+	VPINSRW        $0x02, (BX)(AX*2), X10, X10
+	VPINSRW        $0x03, (BX)(SI*1), X10, X10
+	VCVTPH2PS      X10, X10
+	VBROADCASTSS   (R9), X8
+	VCVTDQ2PS      X7, X7
+	VMULPS         X8, X10, X8
+	VMULPS         X7, X8, X8
+	VADDPS         X8, X3, X8
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X6, X5
+	VMOVAPS        X8, X6
+	ADDQ           $0x6e, BX
+	ADDQ           $0x6e, DI
+	ADDQ           $0x00000100, R8
+	ADDQ           $0x04, R9
+	ADDQ           $0x30, R10
+	DECQ           R12
+	JNZ            block
+	MOVQ           nb+56(FP), R12
+	TESTQ          $0x00000001, R12
+	JZ             even
+	VADDPS         X3, X6, X6
+	VADDPS         X5, X4, X4
+	VADDPS         X4, X6, X3
+	JMP            store
+
+even:
+	VADDPS X4, X3, X3
+	VADDPS X6, X5, X5
+	VADDPS X5, X3, X3
+
+store:
+	VMOVUPS X3, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_levels_iq3s_64<>+0(SB)/8, $0x0f0d0b0907050301
+DATA k_levels_iq3s_64<>+8(SB)/8, $0x0f0d0b0907050301
+DATA k_levels_iq3s_64<>+16(SB)/8, $0x0f0d0b0907050301
+DATA k_levels_iq3s_64<>+24(SB)/8, $0x0f0d0b0907050301
+DATA k_levels_iq3s_64<>+32(SB)/8, $0x0f0d0b0907050301
+DATA k_levels_iq3s_64<>+40(SB)/8, $0x0f0d0b0907050301
+DATA k_levels_iq3s_64<>+48(SB)/8, $0x0f0d0b0907050301
+DATA k_levels_iq3s_64<>+56(SB)/8, $0x0f0d0b0907050301
+GLOBL k_levels_iq3s_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_nibbles_of_4_64<>+0(SB)/8, $0x0c0c080804040000
+DATA k_nibbles_of_4_64<>+8(SB)/8, $0x1c1c181814141010
+DATA k_nibbles_of_4_64<>+16(SB)/8, $0x0c0c080804040000
+DATA k_nibbles_of_4_64<>+24(SB)/8, $0x1c1c181814141010
+DATA k_nibbles_of_4_64<>+32(SB)/8, $0x0c0c080804040000
+DATA k_nibbles_of_4_64<>+40(SB)/8, $0x1c1c181814141010
+DATA k_nibbles_of_4_64<>+48(SB)/8, $0x0c0c080804040000
+DATA k_nibbles_of_4_64<>+56(SB)/8, $0x1c1c181814141010
+GLOBL k_nibbles_of_4_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq3s_0_64<>+0(SB)/8, $0x0000410100004000
+DATA k_entries_iq3s_0_64<>+8(SB)/8, $0x0000430300004202
+DATA k_entries_iq3s_0_64<>+16(SB)/8, $0x0000450500004404
+DATA k_entries_iq3s_0_64<>+24(SB)/8, $0x0000470700004606
+DATA k_entries_iq3s_0_64<>+32(SB)/8, $0x0000490900004808
+DATA k_entries_iq3s_0_64<>+40(SB)/8, $0x00004b0b00004a0a
+DATA k_entries_iq3s_0_64<>+48(SB)/8, $0x00004d0d00004c0c
+DATA k_entries_iq3s_0_64<>+56(SB)/8, $0x00004f0f00004e0e
+GLOBL k_entries_iq3s_0_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq3s_1_64<>+0(SB)/8, $0x0000511100005010
+DATA k_entries_iq3s_1_64<>+8(SB)/8, $0x0000531300005212
+DATA k_entries_iq3s_1_64<>+16(SB)/8, $0x0000551500005414
+DATA k_entries_iq3s_1_64<>+24(SB)/8, $0x0000571700005616
+DATA k_entries_iq3s_1_64<>+32(SB)/8, $0x0000591900005818
+DATA k_entries_iq3s_1_64<>+40(SB)/8, $0x00005b1b00005a1a
+DATA k_entries_iq3s_1_64<>+48(SB)/8, $0x00005d1d00005c1c
+DATA k_entries_iq3s_1_64<>+56(SB)/8, $0x00005f1f00005e1e
+GLOBL k_entries_iq3s_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq3s_2_64<>+0(SB)/8, $0x0000612100006020
+DATA k_entries_iq3s_2_64<>+8(SB)/8, $0x0000632300006222
+DATA k_entries_iq3s_2_64<>+16(SB)/8, $0x0000652500006424
+DATA k_entries_iq3s_2_64<>+24(SB)/8, $0x0000672700006626
+DATA k_entries_iq3s_2_64<>+32(SB)/8, $0x0000692900006828
+DATA k_entries_iq3s_2_64<>+40(SB)/8, $0x00006b2b00006a2a
+DATA k_entries_iq3s_2_64<>+48(SB)/8, $0x00006d2d00006c2c
+DATA k_entries_iq3s_2_64<>+56(SB)/8, $0x00006f2f00006e2e
+GLOBL k_entries_iq3s_2_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq3s_3_64<>+0(SB)/8, $0x0000713100007030
+DATA k_entries_iq3s_3_64<>+8(SB)/8, $0x0000733300007232
+DATA k_entries_iq3s_3_64<>+16(SB)/8, $0x0000753500007434
+DATA k_entries_iq3s_3_64<>+24(SB)/8, $0x0000773700007636
+DATA k_entries_iq3s_3_64<>+32(SB)/8, $0x0000793900007838
+DATA k_entries_iq3s_3_64<>+40(SB)/8, $0x00007b3b00007a3a
+DATA k_entries_iq3s_3_64<>+48(SB)/8, $0x00007d3d00007c3c
+DATA k_entries_iq3s_3_64<>+56(SB)/8, $0x00007f3f00007e3e
+GLOBL k_entries_iq3s_3_64<>(SB), RODATA|NOPTR, $64
+
 // func q5kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
 TEXT ·q5kRowsAVX512(SB), $200-72
@@ -4556,26 +7170,6 @@ store:
 	JNZ     next
 	VZEROUPPER
 	RET
-
-DATA k_packed_scales_00_64<>+0(SB)/8, $0x8000800080008000
-DATA k_packed_scales_00_64<>+8(SB)/8, $0x8004800480048004
-DATA k_packed_scales_00_64<>+16(SB)/8, $0x8001800180018001
-DATA k_packed_scales_00_64<>+24(SB)/8, $0x8005800580058005
-DATA k_packed_scales_00_64<>+32(SB)/8, $0x8002800280028002
-DATA k_packed_scales_00_64<>+40(SB)/8, $0x8006800680068006
-DATA k_packed_scales_00_64<>+48(SB)/8, $0x8003800380038003
-DATA k_packed_scales_00_64<>+56(SB)/8, $0x8007800780078007
-GLOBL k_packed_scales_00_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_packed_scales_01_64<>+0(SB)/8, $0x8008800880088008
-DATA k_packed_scales_01_64<>+8(SB)/8, $0x800c800c800c800c
-DATA k_packed_scales_01_64<>+16(SB)/8, $0x8009800980098009
-DATA k_packed_scales_01_64<>+24(SB)/8, $0x800d800d800d800d
-DATA k_packed_scales_01_64<>+32(SB)/8, $0x800a800a800a800a
-DATA k_packed_scales_01_64<>+40(SB)/8, $0x800e800e800e800e
-DATA k_packed_scales_01_64<>+48(SB)/8, $0x800b800b800b800b
-DATA k_packed_scales_01_64<>+56(SB)/8, $0x800f800f800f800f
-GLOBL k_packed_scales_01_64<>(SB), RODATA|NOPTR, $64
 
 // func tq20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+

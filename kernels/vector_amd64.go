@@ -18,7 +18,7 @@ func vector() []*level {
 	if !c.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C) {
 		return nil
 	}
-	if !c.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI, cpuid.AVX512VBMI, cpuid.GFNI) {
+	if !c.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI, cpuid.AVX512VBMI, cpuid.GFNI, cpuid.BMI2) {
 		return []*level{&avx2}
 	}
 	return []*level{&avx2, &avx512}

@@ -29,21 +29,21 @@ type superBody struct {
 
 func superTypes(v isa) []superType {
 	if v.wide {
-		return []superType{
+		return append(gridTypes(v), []superType{
 			{"q5k", 176, q5kWide},
 			{"iq4xs", 136, iq4xsWide},
 			{"q3k", 110, q3kWide},
 			{"q2k", 84, q2kWide},
 			{"tq20", 66, tq20Wide},
-		}
+		}...)
 	}
-	return []superType{
+	return append(gridTypes(v), []superType{
 		{"q5k", 176, q5kNarrow},
 		{"iq4xs", 136, iq4xsNarrow},
 		{"q3k", 110, q3kNarrow},
 		{"q2k", 84, q2kNarrow},
 		{"tq20", 66, tq20Narrow},
-	}
+	}...)
 }
 
 // superRows writes the product of 4 rows with one column of Act256.
