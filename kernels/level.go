@@ -15,7 +15,7 @@ type Level uint8
 const (
 	LevelGeneric Level = iota // portable Go
 	LevelAVX2                 // AVX2, FMA, F16C
-	LevelAVX512               // AVX-512 F, BW, VL, DQ and VNNI
+	LevelAVX512               // AVX-512 F, BW, VL, DQ, VNNI and VBMI, GFNI: Ice Lake, Zen 4 and later
 
 	LevelNEON Level = 1 // NEON with SDOT
 )
@@ -48,6 +48,7 @@ type level struct {
 	siluMul   func(dst, gate, up []float32)
 	addScaled func(dst, x []float32, w float32)
 	attend    func(m *attention, s *Scratch)
+	readLoop  func(b []byte) uint64
 }
 
 var generic = level{
@@ -62,6 +63,7 @@ var generic = level{
 	siluMul:   siluMulGeneric,
 	addScaled: addScaledGeneric,
 	attend:    attendGeneric,
+	readLoop:  readLoopGeneric,
 }
 
 func init() {

@@ -56,7 +56,7 @@ func MatMul(dst []float32, ld int, t gguf.Type, w []byte, a *Act, r0, r1, c0, c1
 	switch {
 	case a.Kind == ActF32 && kind != ActF32:
 		m.exact(l, s)
-	case l.tiles[t] != nil:
+	case l.tiles[t] != nil && l.tiles[t].serve(a.N, kind.block()):
 		l.tiles[t].multiply(m, s)
 	default:
 		m.generic(l, s)

@@ -18,7 +18,7 @@ func vector() []*level {
 	if !c.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C) {
 		return nil
 	}
-	if !c.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI) {
+	if !c.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI, cpuid.AVX512VBMI, cpuid.GFNI, cpuid.BMI2) {
 		return []*level{&avx2}
 	}
 	return []*level{&avx2, &avx512}
@@ -64,6 +64,7 @@ func bindVector() {
 		gguf.Q4_K: {rows: q4kRowsAVX512, cols: q4kColsAVX512},
 		gguf.Q6_K: {rows: q6kRowsAVX512, cols: q6kColsAVX512},
 	}
+	bindMatvec()
 }
 
 // callElems bounds the elements that one call of an elementwise function takes: tens of microseconds.

@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	set := flag.String("set", "", "what to write: avx2, avx512, common or attend")
+	set := flag.String("set", "", "what to write: avx2, avx512, matvec_avx2, matvec_avx512, attend or common")
 	flag.Parse()
 	ConstraintExpr("amd64,!noasm")
 	switch *set {
@@ -18,6 +18,10 @@ func main() {
 		matrixKernels(isa{})
 	case "avx512":
 		matrixKernels(isa{wide: true})
+	case "matvec_avx2":
+		matvecs(isa{})
+	case "matvec_avx512":
+		matvecs(isa{wide: true})
 	case "common":
 		elementwise()
 		decoders()
@@ -25,7 +29,7 @@ func main() {
 	case "attend":
 		attendKernels()
 	default:
-		log.Fatalf("-set %q: want avx2, avx512, common or attend", *set)
+		log.Fatalf("-set %q: want avx2, avx512, matvec_avx2, matvec_avx512, attend or common", *set)
 	}
 	Generate()
 }
