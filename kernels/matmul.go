@@ -21,6 +21,7 @@ type Scratch struct {
 	tail    [4]float32 // results of which one counts
 	product product    // the call at work; here, because what a function value is given would be allocated
 	attn    attention
+	gemm    gemmScratch
 }
 
 // MatMul sets dst[c*ld+r] to the dot product of weight row r and activation row c for r in [r0,r1) and c in [c0,c1).
@@ -56,6 +57,8 @@ func MatMul(dst []float32, ld int, t gguf.Type, w []byte, a *Act, r0, r1, c0, c1
 	switch {
 	case a.Kind == ActF32 && kind != ActF32:
 		m.exact(l, s)
+	case l.gemmOf(m) != nil:
+		l.gemmOf(m).multiply(m, s)
 	case l.tiles[t] != nil:
 		l.tiles[t].multiply(m, s)
 	default:

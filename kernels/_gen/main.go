@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	set := flag.String("set", "", "instruction set to write: avx2, avx512 or common")
+	set := flag.String("set", "", "instruction set to write: avx2, avx512, gemm2, gemm512 or common")
 	flag.Parse()
 	ConstraintExpr("amd64,!noasm")
 	switch *set {
@@ -18,12 +18,16 @@ func main() {
 		matrixKernels(isa{})
 	case "avx512":
 		matrixKernels(isa{wide: true})
+	case "gemm2":
+		isa{}.gemm()
+	case "gemm512":
+		isa{wide: true}.gemm()
 	case "common":
 		elementwise()
 		decoders()
 		unpacked()
 	default:
-		log.Fatalf("-set %q: want avx2, avx512 or common", *set)
+		log.Fatalf("-set %q: want avx2, avx512, gemm2, gemm512 or common", *set)
 	}
 	Generate()
 }
