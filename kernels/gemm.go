@@ -1,5 +1,7 @@
 package kernels
 
+import "unsafe"
+
 // Products with many columns go by panels: 16 weight rows are taken apart into bytes with rows in lanes, one chunk of
 // their blocks at a time, and the panel is multiplied with all columns before the next chunk. Sums in a block are exact
 // int32; each element keeps the float accumulators of the canonical order, 4 or 8, in memory.
@@ -10,28 +12,32 @@ const (
 	panelCols   = 8 // of the widest tile
 )
 
-// gemmUnpack lays out count blocks of 16 rows at distance stride as records of a panel.
+// gemmUnpack lays out count blocks of 16 rows at distance stride as records of a panel. A block here is the weight type's,
+// at least as large as that of the activations: it may make several records.
 type gemmUnpack func(panel, w *byte, stride, count int)
 
 // gemmTile adds to the accumulators of a tile of columns, out = in + the products with count blocks of a panel. The
 // columns begin at q, d and sums, each row of activations having n elements. Accumulators lie as [block modulo 4 or
-// 8][column][16 rows]; the first block has index 0.
-type gemmTile func(out, in *float32, panel *byte, q *int8, d *float32, sums *int16, n, count int)
+// 8][column][16 rows]; the first block has index 0. Codes of runs of 32 are too large by bias.
+type gemmTile func(out, in *float32, panel *byte, q *int8, d *float32, sums *int16, n, bias, count int)
 
 // gemmKernel is the panel path of one weight type.
 type gemmKernel struct {
 	unpack gemmUnpack
-	tiles  [panelCols + 1]gemmTile // by number of columns; nil where there is none
+	pack   func(panel *byte, rows *int8, stride, bias int) // in place of unpack, for weightTable's unpack256
+	tiles  [panelCols + 1]gemmTile                         // by number of columns; nil where there is none
 	join   func(dst *float32, ld int, acc *float32, cols int)
 	accs   int // accumulators of an element
 	block  int // elements under one activation scale
 	record int // bytes of a panel for one block
+	bias   int // what makes signed codes unsigned
 	min    int // columns from which it is faster than other tiles
 }
 
 // gemmScratch is the working memory of panels.
 type gemmScratch struct {
 	panel []byte
+	rows  [panelRows]super
 	acc   []float32
 	zeros []float32
 }
@@ -65,7 +71,7 @@ func (k *gemmKernel) multiply(m *product, s *Scratch) {
 		r = min(r, m.r1-panelRows)
 		for b := 0; b < blocks; b += chunk {
 			n := min(chunk, blocks-b)
-			k.unpack(&g.panel[0], &m.w[r*m.rb+b*(m.rb/blocks)], m.rb, n)
+			k.layOut(m, g, r, b, n)
 			for i, c := 0, m.c0; c < m.c1; i++ {
 				first, cols := k.cut(c, m)
 				acc := &g.acc[i*tile]
@@ -77,13 +83,31 @@ func (k *gemmKernel) multiply(m *product, s *Scratch) {
 					}
 				}
 				at := first*blocks + b
-				k.tiles[cols](acc, in, &g.panel[0], &m.a.Q[at*k.block], &m.a.D[at], &m.a.Sums[at*m.a.Kind.sums()], m.a.N, n)
+				k.tiles[cols](acc, in, &g.panel[0], &m.a.Q[at*k.block], &m.a.D[at], &m.a.Sums[at*m.a.Kind.sums()], m.a.N, k.bias, n)
 				if b+n == blocks {
 					k.join(&m.dst[first*m.ld+r], m.ld, acc, cols)
 				}
 				c = first + cols
 			}
 		}
+	}
+}
+
+// layOut fills the panel with n blocks of 16 rows from row r and block b on.
+func (k *gemmKernel) layOut(m *product, g *gemmScratch, r, b, n int) {
+	bs, size := m.t.BlockSize(), m.t.BlockBytes()
+	at := r*m.rb + b*k.block/bs*size
+	if k.pack == nil {
+		k.unpack(&g.panel[0], &m.w[at], m.rb, n*k.block/bs)
+		return
+	}
+	apart := weightTable[m.t].unpack256
+	for i := range n {
+		for j := range g.rows {
+			w := m.w[at+i*size+j*m.rb:]
+			apart(&g.rows[j], w[:size])
+		}
+		k.pack(&g.panel[i*k.record], &g.rows[0].q[0], int(unsafe.Sizeof(super{})), k.bias)
 	}
 }
 

@@ -29,32 +29,187 @@ func gemmJoin4AVX512(dst *float32, ld int, acc *float32, cols int)
 //go:noescape
 func gemmJoin8AVX512(dst *float32, ld int, acc *float32, cols int)
 
+// gemmUnpackQ2KAVX512 lays out blocks of Q2_K; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackQ2KAVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackQ3KAVX512 lays out blocks of Q3_K; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackQ3KAVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackIQ4XSAVX512 lays out blocks of IQ4_XS; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackIQ4XSAVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackTQ2AVX512 lays out blocks of TQ2_0; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackTQ2AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackTQ1AVX512 lays out blocks of TQ1_0; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackTQ1AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmPackSuperAVX512 lays out one block of 16 rows that were taken apart into super.
+//
+//go:noescape
+func gemmPackSuperAVX512(panel *byte, rows *int8, stride int, bias int)
+
+// gemmUnpackQ80AVX512 lays out runs of Q8_0; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackQ80AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackQ40AVX512 lays out runs of Q4_0; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackQ40AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackQ41AVX512 lays out runs of Q4_1; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackQ41AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackQ50AVX512 lays out runs of Q5_0; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackQ50AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackQ51AVX512 lays out runs of Q5_1; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackQ51AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackIQ4NLAVX512 lays out runs of IQ4_NL; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackIQ4NLAVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackMXFP4AVX512 lays out runs of MXFP4; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackMXFP4AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackQ10AVX512 lays out blocks of Q1_0, four runs each; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackQ10AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackQ20AVX512 lays out blocks of Q2_0, two runs each; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackQ20AVX512(panel *byte, w *byte, stride int, count int)
+
+// gemmUnpackNVFP4AVX512 lays out blocks of NVFP4, two runs each; see gemmUnpack.
+//
+//go:noescape
+func gemmUnpackNVFP4AVX512(panel *byte, w *byte, stride int, count int)
+
 // gemmSuper32Minx8AVX512 multiplies a panel of 256-blocks; see gemmTile.
 //
 //go:noescape
-func gemmSuper32Minx8AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, count int)
+func gemmSuper32Minx8AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
 
-// gemmSuper32Minx4AVX512 multiplies a panel of 256-blocks; see gemmTile.
+// gemmSuper16Minx8AVX512 multiplies a panel of 256-blocks; see gemmTile.
 //
 //go:noescape
-func gemmSuper32Minx4AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, count int)
+func gemmSuper16Minx8AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
 
-// gemmSuper32Minx2AVX512 multiplies a panel of 256-blocks; see gemmTile.
+// gemmSuper32x8AVX512 multiplies a panel of 256-blocks; see gemmTile.
 //
 //go:noescape
-func gemmSuper32Minx2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, count int)
+func gemmSuper32x8AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
 
 // gemmSuper16x8AVX512 multiplies a panel of 256-blocks; see gemmTile.
 //
 //go:noescape
-func gemmSuper16x8AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, count int)
+func gemmSuper16x8AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmRunx8AVX512 multiplies a panel of runs of 32; see gemmTile.
+//
+//go:noescape
+func gemmRunx8AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmRunMinx8AVX512 multiplies a panel of runs of 32; see gemmTile.
+//
+//go:noescape
+func gemmRunMinx8AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmRunHalvesx8AVX512 multiplies a panel of runs of 32; see gemmTile.
+//
+//go:noescape
+func gemmRunHalvesx8AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmSuper32Minx4AVX512 multiplies a panel of 256-blocks; see gemmTile.
+//
+//go:noescape
+func gemmSuper32Minx4AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmSuper16Minx4AVX512 multiplies a panel of 256-blocks; see gemmTile.
+//
+//go:noescape
+func gemmSuper16Minx4AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmSuper32x4AVX512 multiplies a panel of 256-blocks; see gemmTile.
+//
+//go:noescape
+func gemmSuper32x4AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
 
 // gemmSuper16x4AVX512 multiplies a panel of 256-blocks; see gemmTile.
 //
 //go:noescape
-func gemmSuper16x4AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, count int)
+func gemmSuper16x4AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmRunx4AVX512 multiplies a panel of runs of 32; see gemmTile.
+//
+//go:noescape
+func gemmRunx4AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmRunMinx4AVX512 multiplies a panel of runs of 32; see gemmTile.
+//
+//go:noescape
+func gemmRunMinx4AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmRunHalvesx4AVX512 multiplies a panel of runs of 32; see gemmTile.
+//
+//go:noescape
+func gemmRunHalvesx4AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmSuper32Minx2AVX512 multiplies a panel of 256-blocks; see gemmTile.
+//
+//go:noescape
+func gemmSuper32Minx2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmSuper16Minx2AVX512 multiplies a panel of 256-blocks; see gemmTile.
+//
+//go:noescape
+func gemmSuper16Minx2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmSuper32x2AVX512 multiplies a panel of 256-blocks; see gemmTile.
+//
+//go:noescape
+func gemmSuper32x2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
 
 // gemmSuper16x2AVX512 multiplies a panel of 256-blocks; see gemmTile.
 //
 //go:noescape
-func gemmSuper16x2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, count int)
+func gemmSuper16x2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmRunx2AVX512 multiplies a panel of runs of 32; see gemmTile.
+//
+//go:noescape
+func gemmRunx2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmRunMinx2AVX512 multiplies a panel of runs of 32; see gemmTile.
+//
+//go:noescape
+func gemmRunMinx2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmRunHalvesx2AVX512 multiplies a panel of runs of 32; see gemmTile.
+//
+//go:noescape
+func gemmRunHalvesx2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)

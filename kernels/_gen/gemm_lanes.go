@@ -69,7 +69,7 @@ func (p *panelRegs) dwords4(disp int) (out [4]reg.VecVirtual) {
 	for j := range x {
 		x[j] = p.vec()
 		if !p.wide {
-			VMOVDQU(p.row(0, j, disp), x[j].AsX())
+			VBROADCASTI128(p.row(0, j, disp), x[j])
 			VINSERTI128(Imm(1), p.row(1, j, disp), x[j], x[j])
 			continue
 		}
@@ -92,6 +92,9 @@ func (p *panelRegs) dwords4(disp int) (out [4]reg.VecVirtual) {
 	VPUNPCKHQDQ(d, b, out[3])
 	return out
 }
+
+// dword returns the dword at disp of every row; 16 bytes from disp on are read.
+func (p *panelRegs) dword(disp int) reg.VecVirtual { return p.dwords4(disp)[0] }
 
 func (v isa) and(a Op, b, dst reg.VecVirtual) {
 	if v.wide {

@@ -14,6 +14,7 @@ import (
 type superShape struct {
 	group int // codes under a scale: 16 or 32
 	mins  bool
+	steps int // as in runShape
 }
 
 func (s superShape) groupBytes() int { return 16*s.group + 64 }
@@ -150,16 +151,7 @@ func (v isa) gemmUnpackers() {
 		VMOVUPS(p.halfAt(208), Mem{Base: dst, Disp: s.dAt()})
 		for i, x := range p.dwords4(192) {
 			p.signedScales(x, s, 4*i, dst)
-			for h := range 2 { // -32 times two scales: bytes to the top of words, then down by three
-				t := p.vec()
-				b := byte(2 * h)
-				VPSHUFB(p.lanesShuffle([]string{"top01", "top23"}[h], true, 0x80, b, 0x80, b+1), x, t)
-				VPSRAW(Imm(3), t, t)
-				z := p.vec()
-				p.zero(z)
-				VPSUBW(t, z, t)
-				p.store(t, Mem{Base: dst, Disp: s.pairsAt() + 64*(2*i+h)})
-			}
+			p.biasPairs(x, 32, s, 4*i, dst)
 		}
 		nib := p.load(p.dwordConst("low4", 0x0f0f0f0f))
 		top := p.load(p.dwordConst("top2", 0x30303030))

@@ -6,7 +6,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-const tileSignature = "func(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, count int)"
+const tileSignature = "func(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)"
 
 // columns addresses up to eight columns at a fixed distance.
 type columns struct {
@@ -46,7 +46,7 @@ func (c columns) at(i, disp int) Mem {
 // superTile multiplies count records of a panel with cols columns of Act256. Accumulators of 16 rows lie column by column,
 // block by block: out = in + what the block adds.
 func (v isa) superTile(s superShape, cols int) {
-	name := "gemmSuper" + s.name() + "x" + string(rune('0'+cols)) + v.suffix()
+	name := "gemmSuper" + s.name() + v.stepsName(s.steps) + "x" + string(rune('0'+cols)) + v.suffix()
 	TEXT(name, 0, tileSignature)
 	Pragma("noescape")
 	Doc(name + " multiplies a panel of 256-blocks; see gemmTile.")
@@ -63,10 +63,20 @@ func (v isa) superTile(s superShape, cols int) {
 	sums := Load(Param("sums"), GP64()).(reg.GPVirtual)
 	out := Load(Param("out"), GP64()).(reg.GPVirtual)
 	in := Load(Param("in"), GP64()).(reg.GPVirtual)
-	tot := make([]reg.VecVirtual, cols)
-	acc := make([]reg.VecVirtual, cols)
-	for c := range tot {
-		tot[c], acc[c] = ZMM(), ZMM()
+	parts := 64 / v.size()
+	tot := make([]reg.VecVirtual, cols*parts) // [column][part of the rows]
+	for i := range tot {
+		tot[i] = v.vec()
+	}
+	// The generator takes zeroing for a use of what was there before, so each register is named once.
+	var acc, mins []reg.VecVirtual
+	for range cols {
+		if v.wide {
+			acc = append(acc, v.vec())
+		}
+	}
+	for range parts {
+		mins = append(mins, v.vec())
 	}
 	Label("block")
 	for _, t := range tot {
@@ -77,33 +87,12 @@ func (v isa) superTile(s superShape, cols int) {
 	MOVQ(U32(uint32(s.groups()/atOnce)), g)
 	loop("group", g, func() {
 		for i := range atOnce {
-			for c := range acc {
-				v.zero(acc[c])
-			}
-			for k := range s.group / 4 {
-				w := v.load(Mem{Base: panel, Disp: s.step(i, k)})
-				for c := range acc {
-					VPDPBUSD_BCST(q.at(c, s.group*i+4*k), w, acc[c])
-				}
-			}
-			scale := v.load(Mem{Base: panel, Disp: s.scaleAt(i)})
-			for c := range acc {
-				VPMULLD(scale, acc[c], acc[c])
-				VPADDD(acc[c], tot[c], tot[c])
-			}
+			v.superGroup(s, cols, i, q, panel, tot, acc)
 		}
 		ADDQ(U32(uint32(atOnce*s.groupBytes())), panel)
 		ADDQ(Imm(32), q.base)
 	})
-	pairs := make([]reg.VecVirtual, s.groups()/2)
-	for i := range pairs {
-		pairs[i] = v.load(Mem{Base: panel, Disp: 64 * i})
-	}
-	dw := v.load(Mem{Base: panel, Disp: 64 * len(pairs)})
-	var dmin reg.VecVirtual
-	if s.mins {
-		dmin = v.load(Mem{Base: panel, Disp: 64*len(pairs) + 64})
-	}
+	signed := !v.wide && s.steps == 0
 	dc, sc := GP64(), GP64()
 	MOVQ(d, dc)
 	MOVQ(sums, sc)
@@ -111,28 +100,56 @@ func (v isa) superTile(s superShape, cols int) {
 	if s.group == 32 {
 		at = 32
 	}
-	for c := range tot {
-		m := tot[c]
-		if s.mins {
-			m = ZMM()
-			v.zero(m)
+	pairs := make([]reg.VecVirtual, s.groups()/2)
+	if v.wide {
+		for i := range pairs {
+			pairs[i] = v.load(Mem{Base: panel, Disp: 64 * i})
 		}
-		for i, p := range pairs {
-			VPDPWSSD_BCST(Mem{Base: sc, Disp: at + 4*i}, p, m)
+	}
+	for c := range cols {
+		m := make([]reg.VecVirtual, parts)
+		for p := range m {
+			m[p] = tot[c*parts+p]
+			if s.mins {
+				m[p] = mins[p]
+				v.zero(m[p])
+			}
 		}
-		t := ZMM()
-		VMULPS_BCST(Mem{Base: dc}, dw, t)
-		VCVTDQ2PS(tot[c], tot[c])
-		VMULPS(tot[c], t, t)
-		VADDPS(Mem{Base: in, Disp: 64 * c}, t, t)
-		if s.mins {
-			u := ZMM()
-			VMULPS_BCST(Mem{Base: dc}, dmin, u)
-			VCVTDQ2PS(m, m)
-			VMULPS(m, u, u)
-			VSUBPS(u, t, t)
+		for i := range pairs {
+			if signed {
+				break
+			}
+			if v.wide {
+				VPDPWSSD_BCST(Mem{Base: sc, Disp: at + 4*i}, pairs[i], m[0])
+				continue
+			}
+			y := YMM()
+			VPBROADCASTD(Mem{Base: sc, Disp: at + 4*i}, y)
+			for p := range m {
+				t := YMM()
+				VPMADDWD(Mem{Base: panel, Disp: 64*i + 32*p}, y, t)
+				VPADDD(t, m[p], m[p])
+			}
 		}
-		VMOVUPS(t, Mem{Base: out, Disp: 64 * c})
+		dy := v.vec()
+		VBROADCASTSS(Mem{Base: dc}, dy)
+		for p := range m {
+			io := Mem{Base: in, Disp: 64*c + v.size()*p}
+			x, t := tot[c*parts+p], v.vec()
+			VMULPS(Mem{Base: panel, Disp: 64*len(pairs) + v.size()*p}, dy, t)
+			VCVTDQ2PS(x, x)
+			VMULPS(x, t, t)
+			VADDPS(io, t, t)
+			if s.mins {
+				u := v.vec()
+				VMULPS(Mem{Base: panel, Disp: 64*len(pairs) + 64 + v.size()*p}, dy, u)
+				VCVTDQ2PS(m[p], m[p])
+				VMULPS(m[p], u, u)
+				VSUBPS(u, t, t)
+			}
+			io.Base = out
+			VMOVUPS(t, io)
+		}
 		if c < cols-1 {
 			ADDQ(ds, dc)
 			ADDQ(ss, sc)
@@ -147,6 +164,30 @@ func (v isa) superTile(s superShape, cols int) {
 	JNZ(LabelRef("block"))
 	VZEROUPPER()
 	RET()
+}
+
+// superGroup adds scale times the sums of a group, the i-th from panel and q on, to tot.
+func (v isa) superGroup(s superShape, cols, i int, q columns, panel reg.GPVirtual, tot, acc []reg.VecVirtual) {
+	if !v.wide {
+		narrowDots(v, q, Mem{Base: panel, Disp: s.step(i, 0)}, s.group*i, s.group/4, s.steps, cols, tot, func(p int) Op {
+			return Mem{Base: panel, Disp: s.scaleAt(i) + 32*p}
+		})
+		return
+	}
+	for c := range acc {
+		v.zero(acc[c])
+	}
+	for k := range s.group / 4 {
+		w := v.load(Mem{Base: panel, Disp: s.step(i, k)})
+		for c := range acc {
+			VPDPBUSD_BCST(q.at(c, s.group*i+4*k), w, acc[c])
+		}
+	}
+	scale := v.load(Mem{Base: panel, Disp: s.scaleAt(i)})
+	for c := range acc {
+		VPMULLD(scale, acc[c], acc[c])
+		VPADDD(acc[c], tot[c], tot[c])
+	}
 }
 
 // joins writes the function that adds up the accumulators of a tile, 4 or 8 a column, and stores the results.
@@ -196,9 +237,28 @@ func (v isa) gemm() {
 	v.gemmUnpackers()
 	v.gemmJoin(4)
 	v.gemmJoin(8)
-	for _, s := range []superShape{shapeQ4K, shapeQ6K} {
+	v.superTiles()
+}
+
+func (v isa) superTiles() {
+	v.superUnpackers()
+	v.runUnpackers()
+	if v.wide {
 		for _, cols := range []int{8, 4, 2} {
-			v.superTile(s, cols)
+			for _, s := range []superShape{{group: 32, mins: true}, {group: 16, mins: true}, {group: 32}, {group: 16}} {
+				v.superTile(s, cols)
+			}
+			for _, s := range []runShape{{}, {mins: true}, {halves: true}} {
+				v.runTile(s, cols)
+			}
 		}
+		return
+	}
+	for _, s := range []superShape{{group: 32, mins: true, steps: 8}, {group: 32, mins: true, steps: 4}, {group: 16, mins: true, steps: 4},
+		{group: 16, steps: 4}, {group: 16, steps: 2}, {group: 16}, {group: 32}, {group: 32, steps: 8}} {
+		v.superTile(s, 2)
+	}
+	for _, s := range []runShape{{}, {steps: 8}, {steps: 4}, {mins: true, steps: 8}, {mins: true, steps: 4}, {halves: true, steps: 4}} {
+		v.runTile(s, 2)
 	}
 }
