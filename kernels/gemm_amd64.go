@@ -58,6 +58,8 @@ func bindGemm() {
 		gguf.Q5_1:   runs(gemmUnpackQ51AVX512, recordRunTwo, 0, gemmRunMinx2AVX512, gemmRunMinx4AVX512, gemmRunMinx8AVX512),
 		gguf.NVFP4:  runs(gemmUnpackNVFP4AVX512, recordRunTwo, 12, gemmRunHalvesx2AVX512, gemmRunHalvesx4AVX512, gemmRunHalvesx8AVX512),
 	}
+	avx512.gemmFloat = gemmFloat{tile: gemmFloatx4AVX512, cols: 4, join: gemmFloatJoinAVX512, f16: gemmWidenF16AVX512, bf16: gemmWidenBF16AVX512, ready: true}
+	avx2.gemmFloat = gemmFloat{tile: gemmFloatx2AVX2, cols: 2, join: gemmFloatJoinAVX2, f16: gemmWidenF16AVX2, bf16: gemmWidenBF16AVX2, ready: true}
 	bindGemmAVX2()
 }
 

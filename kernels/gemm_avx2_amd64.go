@@ -178,3 +178,23 @@ func gemmRunMinSteps4x2AVX2(out *float32, in *float32, panel *byte, q *int8, d *
 //
 //go:noescape
 func gemmRunHalvesSteps4x2AVX2(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmWidenF16AVX2 decodes count runs of 16 elements.
+//
+//go:noescape
+func gemmWidenF16AVX2(dst *float32, w *byte, count int)
+
+// gemmWidenBF16AVX2 decodes count runs of 16 elements.
+//
+//go:noescape
+func gemmWidenBF16AVX2(dst *float32, w *byte, count int)
+
+// gemmFloatJoinAVX2 joins 16 accumulators of each of 4 rows by cols columns.
+//
+//go:noescape
+func gemmFloatJoinAVX2(dst *float32, ld int, acc *float32, cols int)
+
+// gemmFloatx2AVX2 multiplies 4 rows with columns of floats; see gemmFloat.
+//
+//go:noescape
+func gemmFloatx2AVX2(out *float32, in *float32, w *float32, stride int, x *float32, n int, count int)

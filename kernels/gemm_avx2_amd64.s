@@ -16110,3 +16110,181 @@ run:
 done:
 	VZEROUPPER
 	RET
+
+// func gemmWidenF16AVX2(dst *float32, w *byte, count int)
+// Requires: AVX, F16C
+TEXT ·gemmWidenF16AVX2(SB), $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ count+16(FP), DX
+
+step:
+	VCVTPH2PS (CX), Y0
+	VMOVUPS   Y0, (AX)
+	VCVTPH2PS 16(CX), Y0
+	VMOVUPS   Y0, 32(AX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x40, AX
+	DECQ      DX
+	JNZ       step
+	VZEROUPPER
+	RET
+
+// func gemmWidenBF16AVX2(dst *float32, w *byte, count int)
+// Requires: AVX, AVX2
+TEXT ·gemmWidenBF16AVX2(SB), $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ count+16(FP), DX
+
+step:
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVUPS   Y0, (AX)
+	VPMOVZXWD 16(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVUPS   Y0, 32(AX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x40, AX
+	DECQ      DX
+	JNZ       step
+	VZEROUPPER
+	RET
+
+// func gemmFloatJoinAVX2(dst *float32, ld int, acc *float32, cols int)
+// Requires: AVX
+TEXT ·gemmFloatJoinAVX2(SB), $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	SHLQ $0x02, CX
+	MOVQ acc+16(FP), DX
+	MOVQ cols+24(FP), BX
+
+column:
+	VMOVUPS      (DX), Y0
+	VMOVUPS      64(DX), Y1
+	VMOVUPS      128(DX), Y2
+	VMOVUPS      192(DX), Y3
+	VMOVUPS      32(DX), Y4
+	VMOVUPS      96(DX), Y5
+	VMOVUPS      160(DX), Y6
+	VMOVUPS      224(DX), Y7
+	VADDPS       Y4, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X4
+	VADDPS       X4, X0, X4
+	VADDPS       Y5, Y1, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VADDPS       Y6, Y2, Y0
+	VEXTRACTF128 $0x01, Y0, X2
+	VADDPS       X2, X0, X2
+	VADDPS       Y7, Y3, Y0
+	VEXTRACTF128 $0x01, Y0, X3
+	VADDPS       X3, X0, X3
+	VUNPCKHPD    X1, X4, X0
+	VUNPCKLPD    X1, X4, X4
+	VADDPS       X0, X4, X4
+	VUNPCKHPD    X3, X2, X0
+	VUNPCKLPD    X3, X2, X2
+	VADDPS       X0, X2, X2
+	VSHUFPS      $0xdd, X2, X4, X0
+	VSHUFPS      $0x88, X2, X4, X4
+	VADDPS       X0, X4, X4
+	VMOVUPS      X4, (AX)
+	ADDQ         $0x00000100, DX
+	ADDQ         CX, AX
+	DECQ         BX
+	JNZ          column
+	VZEROUPPER
+	RET
+
+// func gemmFloatx2AVX2(out *float32, in *float32, w *float32, stride int, x *float32, n int, count int)
+// Requires: AVX, FMA3
+TEXT ·gemmFloatx2AVX2(SB), $0-56
+	MOVQ    stride+24(FP), AX
+	MOVQ    n+40(FP), CX
+	SHLQ    $0x02, AX
+	SHLQ    $0x02, CX
+	LEAQ    (AX)(AX*2), BX
+	MOVQ    out+0(FP), DI
+	MOVQ    in+8(FP), R8
+	VMOVUPS (R8), Y0
+	VMOVUPS 64(R8), Y1
+	VMOVUPS 128(R8), Y2
+	VMOVUPS 192(R8), Y3
+	VMOVUPS 256(R8), Y4
+	VMOVUPS 320(R8), Y5
+	VMOVUPS 384(R8), Y6
+	VMOVUPS 448(R8), Y7
+	MOVQ    w+16(FP), DX
+	MOVQ    x+32(FP), SI
+	MOVQ    count+48(FP), R9
+
+step:
+	VMOVUPS     (DX), Y8
+	VMOVUPS     (DX)(AX*1), Y9
+	VMOVUPS     (DX)(AX*2), Y10
+	VMOVUPS     (DX)(BX*1), Y11
+	VMOVUPS     (SI), Y12
+	VFMADD231PS Y12, Y8, Y0
+	VFMADD231PS Y12, Y9, Y1
+	VFMADD231PS Y12, Y10, Y2
+	VFMADD231PS Y12, Y11, Y3
+	VMOVUPS     (SI)(CX*1), Y12
+	VFMADD231PS Y12, Y8, Y4
+	VFMADD231PS Y12, Y9, Y5
+	VFMADD231PS Y12, Y10, Y6
+	VFMADD231PS Y12, Y11, Y7
+	ADDQ        $0x40, DX
+	ADDQ        $0x40, SI
+	DECQ        R9
+	JNZ         step
+	VMOVUPS     Y0, (DI)
+	VMOVUPS     Y1, 64(DI)
+	VMOVUPS     Y2, 128(DI)
+	VMOVUPS     Y3, 192(DI)
+	VMOVUPS     Y4, 256(DI)
+	VMOVUPS     Y5, 320(DI)
+	VMOVUPS     Y6, 384(DI)
+	VMOVUPS     Y7, 448(DI)
+	VMOVUPS     32(R8), Y0
+	VMOVUPS     96(R8), Y1
+	VMOVUPS     160(R8), Y2
+	VMOVUPS     224(R8), Y3
+	VMOVUPS     288(R8), Y4
+	VMOVUPS     352(R8), Y5
+	VMOVUPS     416(R8), Y6
+	VMOVUPS     480(R8), Y7
+	MOVQ        w+16(FP), DX
+	MOVQ        x+32(FP), SI
+	MOVQ        count+48(FP), R9
+
+step_high:
+	VMOVUPS     32(DX), Y8
+	VMOVUPS     32(DX)(AX*1), Y9
+	VMOVUPS     32(DX)(AX*2), Y10
+	VMOVUPS     32(DX)(BX*1), Y11
+	VMOVUPS     32(SI), Y12
+	VFMADD231PS Y12, Y8, Y0
+	VFMADD231PS Y12, Y9, Y1
+	VFMADD231PS Y12, Y10, Y2
+	VFMADD231PS Y12, Y11, Y3
+	VMOVUPS     32(SI)(CX*1), Y12
+	VFMADD231PS Y12, Y8, Y4
+	VFMADD231PS Y12, Y9, Y5
+	VFMADD231PS Y12, Y10, Y6
+	VFMADD231PS Y12, Y11, Y7
+	ADDQ        $0x40, DX
+	ADDQ        $0x40, SI
+	DECQ        R9
+	JNZ         step_high
+	VMOVUPS     Y0, 32(DI)
+	VMOVUPS     Y1, 96(DI)
+	VMOVUPS     Y2, 160(DI)
+	VMOVUPS     Y3, 224(DI)
+	VMOVUPS     Y4, 288(DI)
+	VMOVUPS     Y5, 352(DI)
+	VMOVUPS     Y6, 416(DI)
+	VMOVUPS     Y7, 480(DI)
+	VZEROUPPER
+	RET

@@ -213,3 +213,28 @@ func gemmRunMinx2AVX512(out *float32, in *float32, panel *byte, q *int8, d *floa
 //
 //go:noescape
 func gemmRunHalvesx2AVX512(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmWidenF16AVX512 decodes count runs of 16 elements.
+//
+//go:noescape
+func gemmWidenF16AVX512(dst *float32, w *byte, count int)
+
+// gemmWidenBF16AVX512 decodes count runs of 16 elements.
+//
+//go:noescape
+func gemmWidenBF16AVX512(dst *float32, w *byte, count int)
+
+// gemmFloatJoinAVX512 joins 16 accumulators of each of 4 rows by cols columns.
+//
+//go:noescape
+func gemmFloatJoinAVX512(dst *float32, ld int, acc *float32, cols int)
+
+// gemmFloatx4AVX512 multiplies 4 rows with columns of floats; see gemmFloat.
+//
+//go:noescape
+func gemmFloatx4AVX512(out *float32, in *float32, w *float32, stride int, x *float32, n int, count int)
+
+// gemmFloatx2AVX512 multiplies 4 rows with columns of floats; see gemmFloat.
+//
+//go:noescape
+func gemmFloatx2AVX512(out *float32, in *float32, w *float32, stride int, x *float32, n int, count int)

@@ -11643,3 +11643,216 @@ run:
 done:
 	VZEROUPPER
 	RET
+
+// func gemmWidenF16AVX512(dst *float32, w *byte, count int)
+// Requires: AVX, AVX512F
+TEXT ·gemmWidenF16AVX512(SB), $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ count+16(FP), DX
+
+step:
+	VCVTPH2PS (CX), Z0
+	VMOVUPS   Z0, (AX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x40, AX
+	DECQ      DX
+	JNZ       step
+	VZEROUPPER
+	RET
+
+// func gemmWidenBF16AVX512(dst *float32, w *byte, count int)
+// Requires: AVX, AVX512F
+TEXT ·gemmWidenBF16AVX512(SB), $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ count+16(FP), DX
+
+step:
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VMOVUPS   Z0, (AX)
+	ADDQ      $0x20, CX
+	ADDQ      $0x40, AX
+	DECQ      DX
+	JNZ       step
+	VZEROUPPER
+	RET
+
+// func gemmFloatJoinAVX512(dst *float32, ld int, acc *float32, cols int)
+// Requires: AVX, AVX512F
+TEXT ·gemmFloatJoinAVX512(SB), $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	SHLQ $0x02, CX
+	MOVQ acc+16(FP), DX
+	MOVQ cols+24(FP), BX
+
+column:
+	VMOVUPS       (DX), Z0
+	VMOVUPS       64(DX), Z1
+	VMOVUPS       128(DX), Z2
+	VMOVUPS       192(DX), Z3
+	VEXTRACTF64X4 $0x01, Z0, Y4
+	VADDPS        Y4, Y0, Y4
+	VEXTRACTF128  $0x01, Y4, X0
+	VADDPS        X0, X4, X0
+	VEXTRACTF64X4 $0x01, Z1, Y4
+	VADDPS        Y4, Y1, Y4
+	VEXTRACTF128  $0x01, Y4, X1
+	VADDPS        X1, X4, X1
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VADDPS        Y4, Y2, Y4
+	VEXTRACTF128  $0x01, Y4, X2
+	VADDPS        X2, X4, X2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VADDPS        Y4, Y3, Y4
+	VEXTRACTF128  $0x01, Y4, X3
+	VADDPS        X3, X4, X3
+	VUNPCKHPD     X1, X0, X4
+	VUNPCKLPD     X1, X0, X0
+	VADDPS        X4, X0, X0
+	VUNPCKHPD     X3, X2, X1
+	VUNPCKLPD     X3, X2, X2
+	VADDPS        X1, X2, X2
+	VSHUFPS       $0xdd, X2, X0, X1
+	VSHUFPS       $0x88, X2, X0, X0
+	VADDPS        X1, X0, X0
+	VMOVUPS       X0, (AX)
+	ADDQ          $0x00000100, DX
+	ADDQ          CX, AX
+	DECQ          BX
+	JNZ           column
+	VZEROUPPER
+	RET
+
+// func gemmFloatx4AVX512(out *float32, in *float32, w *float32, stride int, x *float32, n int, count int)
+// Requires: AVX, AVX512F
+TEXT ·gemmFloatx4AVX512(SB), $0-56
+	MOVQ    stride+24(FP), AX
+	MOVQ    n+40(FP), CX
+	SHLQ    $0x02, AX
+	SHLQ    $0x02, CX
+	LEAQ    (AX)(AX*2), BX
+	LEAQ    (CX)(CX*2), DI
+	MOVQ    out+0(FP), R8
+	MOVQ    in+8(FP), DX
+	VMOVUPS (DX), Z0
+	VMOVUPS 64(DX), Z1
+	VMOVUPS 128(DX), Z2
+	VMOVUPS 192(DX), Z3
+	VMOVUPS 256(DX), Z4
+	VMOVUPS 320(DX), Z5
+	VMOVUPS 384(DX), Z6
+	VMOVUPS 448(DX), Z7
+	VMOVUPS 512(DX), Z8
+	VMOVUPS 576(DX), Z9
+	VMOVUPS 640(DX), Z10
+	VMOVUPS 704(DX), Z11
+	VMOVUPS 768(DX), Z12
+	VMOVUPS 832(DX), Z13
+	VMOVUPS 896(DX), Z14
+	VMOVUPS 960(DX), Z15
+	MOVQ    w+16(FP), DX
+	MOVQ    x+32(FP), SI
+	MOVQ    count+48(FP), R9
+
+step:
+	VMOVUPS     (DX), Z16
+	VMOVUPS     (DX)(AX*1), Z17
+	VMOVUPS     (DX)(AX*2), Z18
+	VMOVUPS     (DX)(BX*1), Z19
+	VMOVUPS     (SI), Z20
+	VFMADD231PS Z20, Z16, Z0
+	VFMADD231PS Z20, Z17, Z1
+	VFMADD231PS Z20, Z18, Z2
+	VFMADD231PS Z20, Z19, Z3
+	VMOVUPS     (SI)(CX*1), Z20
+	VFMADD231PS Z20, Z16, Z4
+	VFMADD231PS Z20, Z17, Z5
+	VFMADD231PS Z20, Z18, Z6
+	VFMADD231PS Z20, Z19, Z7
+	VMOVUPS     (SI)(CX*2), Z20
+	VFMADD231PS Z20, Z16, Z8
+	VFMADD231PS Z20, Z17, Z9
+	VFMADD231PS Z20, Z18, Z10
+	VFMADD231PS Z20, Z19, Z11
+	VMOVUPS     (SI)(DI*1), Z20
+	VFMADD231PS Z20, Z16, Z12
+	VFMADD231PS Z20, Z17, Z13
+	VFMADD231PS Z20, Z18, Z14
+	VFMADD231PS Z20, Z19, Z15
+	ADDQ        $0x40, DX
+	ADDQ        $0x40, SI
+	DECQ        R9
+	JNZ         step
+	VMOVUPS     Z0, (R8)
+	VMOVUPS     Z1, 64(R8)
+	VMOVUPS     Z2, 128(R8)
+	VMOVUPS     Z3, 192(R8)
+	VMOVUPS     Z4, 256(R8)
+	VMOVUPS     Z5, 320(R8)
+	VMOVUPS     Z6, 384(R8)
+	VMOVUPS     Z7, 448(R8)
+	VMOVUPS     Z8, 512(R8)
+	VMOVUPS     Z9, 576(R8)
+	VMOVUPS     Z10, 640(R8)
+	VMOVUPS     Z11, 704(R8)
+	VMOVUPS     Z12, 768(R8)
+	VMOVUPS     Z13, 832(R8)
+	VMOVUPS     Z14, 896(R8)
+	VMOVUPS     Z15, 960(R8)
+	VZEROUPPER
+	RET
+
+// func gemmFloatx2AVX512(out *float32, in *float32, w *float32, stride int, x *float32, n int, count int)
+// Requires: AVX, AVX512F
+TEXT ·gemmFloatx2AVX512(SB), $0-56
+	MOVQ    stride+24(FP), AX
+	MOVQ    n+40(FP), CX
+	SHLQ    $0x02, AX
+	SHLQ    $0x02, CX
+	LEAQ    (AX)(AX*2), BX
+	MOVQ    out+0(FP), DI
+	MOVQ    in+8(FP), DX
+	VMOVUPS (DX), Z0
+	VMOVUPS 64(DX), Z1
+	VMOVUPS 128(DX), Z2
+	VMOVUPS 192(DX), Z3
+	VMOVUPS 256(DX), Z4
+	VMOVUPS 320(DX), Z5
+	VMOVUPS 384(DX), Z6
+	VMOVUPS 448(DX), Z7
+	MOVQ    w+16(FP), DX
+	MOVQ    x+32(FP), SI
+	MOVQ    count+48(FP), R8
+
+step:
+	VMOVUPS     (DX), Z8
+	VMOVUPS     (DX)(AX*1), Z9
+	VMOVUPS     (DX)(AX*2), Z10
+	VMOVUPS     (DX)(BX*1), Z11
+	VMOVUPS     (SI), Z12
+	VFMADD231PS Z12, Z8, Z0
+	VFMADD231PS Z12, Z9, Z1
+	VFMADD231PS Z12, Z10, Z2
+	VFMADD231PS Z12, Z11, Z3
+	VMOVUPS     (SI)(CX*1), Z12
+	VFMADD231PS Z12, Z8, Z4
+	VFMADD231PS Z12, Z9, Z5
+	VFMADD231PS Z12, Z10, Z6
+	VFMADD231PS Z12, Z11, Z7
+	ADDQ        $0x40, DX
+	ADDQ        $0x40, SI
+	DECQ        R8
+	JNZ         step
+	VMOVUPS     Z0, (DI)
+	VMOVUPS     Z1, 64(DI)
+	VMOVUPS     Z2, 128(DI)
+	VMOVUPS     Z3, 192(DI)
+	VMOVUPS     Z4, 256(DI)
+	VMOVUPS     Z5, 320(DI)
+	VMOVUPS     Z6, 384(DI)
+	VMOVUPS     Z7, 448(DI)
+	VZEROUPPER
+	RET

@@ -55,6 +55,8 @@ func MatMul(dst []float32, ld int, t gguf.Type, w []byte, a *Act, r0, r1, c0, c1
 	*m = product{dst: dst, ld: ld, t: t, w: w, rb: rb, a: a, r0: r0, r1: r1, c0: c0, c1: c1}
 	l := current()
 	switch {
+	case a.Kind == ActF32 && l.gemmFloat.takes(m):
+		l.gemmFloat.multiply(m, l, s)
 	case a.Kind == ActF32 && kind != ActF32:
 		m.exact(l, s)
 	case l.gemmOf(m) != nil:

@@ -238,6 +238,7 @@ func (v isa) gemm() {
 	v.gemmJoin(4)
 	v.gemmJoin(8)
 	v.superTiles()
+	v.floatGemm()
 }
 
 func (v isa) superTiles() {
