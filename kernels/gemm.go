@@ -14,7 +14,9 @@ const (
 
 // gemmUnpack lays out count blocks of 16 rows at distance stride as records of a panel. A block here is the weight type's,
 // at least as large as that of the activations: it may make several records.
-type gemmUnpack func(panel, w *byte, stride, count int)
+//
+// The blocks stand done bytes after the beginnings of their rows. The next 16 rows are fetched on the way.
+type gemmUnpack func(panel, w *byte, stride, done, count int)
 
 // gemmTile adds to the accumulators of a tile of columns, out = in + the products with count blocks of a panel. The
 // columns begin at q, d and sums, each row of activations having n elements. Accumulators lie as [block modulo 4 or
@@ -24,6 +26,7 @@ type gemmTile func(out, in *float32, panel *byte, q *int8, d *float32, sums *int
 // gemmKernel is the panel path of one weight type.
 type gemmKernel struct {
 	unpack gemmUnpack
+	fetch  func(w *byte, offset, count int)
 	pack   func(panel *byte, rows *int8, stride, bias int) // in place of unpack, for weightTable's unpack256
 	tiles  [panelCols + 1]gemmTile                         // by number of columns; nil where there is none
 	join   func(dst *float32, ld int, acc *float32, cols int)
@@ -96,13 +99,15 @@ func (k *gemmKernel) multiply(m *product, s *Scratch) {
 // layOut fills the panel with n blocks of 16 rows from row r and block b on.
 func (k *gemmKernel) layOut(m *product, g *gemmScratch, r, b, n int) {
 	bs, size := m.t.BlockSize(), m.t.BlockBytes()
-	at := r*m.rb + b*k.block/bs*size
+	done := b * k.block / bs * size
+	at := r*m.rb + done
 	if k.pack == nil {
-		k.unpack(&g.panel[0], &m.w[at], m.rb, n*k.block/bs)
+		k.unpack(&g.panel[0], &m.w[at], m.rb, done, n*k.block/bs)
 		return
 	}
 	apart := weightTable[m.t].unpack256
 	for i := range n {
+		k.fetch(&m.w[at], panelRows*m.rb+(panelRows-1)*done+panelRows*i*size, (panelRows*size+63)/64)
 		for j := range g.rows {
 			w := m.w[at+i*size+j*m.rb:]
 			apart(&g.rows[j], w[:size])

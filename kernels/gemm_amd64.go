@@ -21,7 +21,7 @@ func bindGemm() {
 	}
 	pack := func(bias int) *gemmKernel {
 		k := super(nil, recordSuper16, gemmSuper16x2AVX512, gemmSuper16x4AVX512, gemmSuper16x8AVX512)
-		k.pack, k.bias = gemmPackSuperAVX512, bias
+		k.pack, k.fetch, k.bias = gemmPackSuperAVX512, gemmFetchAVX512, bias
 		return k
 	}
 	runs := func(unpack gemmUnpack, record, bias int, x2, x4, x8 gemmTile) *gemmKernel {
@@ -70,7 +70,7 @@ func bindGemmAVX2() {
 	}
 	pack := func(bias int, x2 gemmTile) *gemmKernel {
 		k := super(nil, recordSuper16, x2)
-		k.pack, k.bias = gemmPackSuperAVX2, bias
+		k.pack, k.fetch, k.bias = gemmPackSuperAVX2, gemmFetchAVX2, bias
 		return k
 	}
 	runs := func(unpack gemmUnpack, record, bias int, x2 gemmTile) *gemmKernel {

@@ -7,17 +7,17 @@ package kernels
 // gemmUnpackQ4KAVX2 lays out blocks of Q4_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ4KAVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ4KAVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ5KAVX2 lays out blocks of Q5_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ5KAVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ5KAVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ6KAVX2 lays out blocks of Q6_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ6KAVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ6KAVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmJoin4AVX2 joins the accumulators of cols columns and stores 16 results of each.
 //
@@ -32,27 +32,32 @@ func gemmJoin8AVX2(dst *float32, ld int, acc *float32, cols int)
 // gemmUnpackQ2KAVX2 lays out blocks of Q2_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ2KAVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ2KAVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ3KAVX2 lays out blocks of Q3_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ3KAVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ3KAVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackIQ4XSAVX2 lays out blocks of IQ4_XS; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackIQ4XSAVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackIQ4XSAVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackTQ2AVX2 lays out blocks of TQ2_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackTQ2AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackTQ2AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackTQ1AVX2 lays out blocks of TQ1_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackTQ1AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackTQ1AVX2(panel *byte, w *byte, stride int, done int, count int)
+
+// gemmFetchAVX2 asks for count lines of memory offset bytes after w.
+//
+//go:noescape
+func gemmFetchAVX2(w *byte, offset int, count int)
 
 // gemmPackSuperAVX2 lays out one block of 16 rows that were taken apart into super.
 //
@@ -62,52 +67,52 @@ func gemmPackSuperAVX2(panel *byte, rows *int8, stride int, bias int)
 // gemmUnpackQ80AVX2 lays out runs of Q8_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ80AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ80AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ40AVX2 lays out runs of Q4_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ40AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ40AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ41AVX2 lays out runs of Q4_1; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ41AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ41AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ50AVX2 lays out runs of Q5_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ50AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ50AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ51AVX2 lays out runs of Q5_1; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ51AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ51AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackIQ4NLAVX2 lays out runs of IQ4_NL; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackIQ4NLAVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackIQ4NLAVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackMXFP4AVX2 lays out runs of MXFP4; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackMXFP4AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackMXFP4AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ10AVX2 lays out blocks of Q1_0, four runs each; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ10AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ10AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ20AVX2 lays out blocks of Q2_0, two runs each; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ20AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ20AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackNVFP4AVX2 lays out blocks of NVFP4, two runs each; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackNVFP4AVX2(panel *byte, w *byte, stride int, count int)
+func gemmUnpackNVFP4AVX2(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmSuper32MinSteps8x2AVX2 multiplies a panel of 256-blocks; see gemmTile.
 //

@@ -4,18 +4,28 @@
 
 #include "textflag.h"
 
-// func gemmUnpackQ4KAVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ4KAVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ4KAVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ4KAVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -35,51 +45,55 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4864(DI)
+	VMOVUPS        Y2, 4864(R8)
 	VPSRLD         $0x10, Y3, Y2
 	VPSHUFB        k_low_words_32<>+0(SB), Y2, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4928(DI)
+	VMOVUPS        Y2, 4928(R8)
 	VMOVDQU        k_low6AVX2<>+0(SB), Y2
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VMOVDQU        k_top2AVX2<>+0(SB), Y5
 	VPAND          Y2, Y1, Y6
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 512(DI)
+	VMOVDQU        Y7, 512(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 1088(DI)
+	VMOVDQU        Y7, 1088(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 1664(DI)
+	VMOVDQU        Y7, 1664(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 2240(DI)
+	VMOVDQU        Y6, 2240(R8)
 	VPAND          Y2, Y4, Y6
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y6, Y2
-	VMOVDQU        Y2, 4608(DI)
+	VMOVDQU        Y2, 4608(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y6, Y2
-	VMOVDQU        Y2, 4672(DI)
+	VMOVDQU        Y2, 4672(R8)
 	VPAND          Y3, Y0, Y6
 	VPSRLD         $0x02, Y1, Y1
 	VPAND          Y5, Y1, Y1
 	VPOR           Y1, Y6, Y6
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 2816(DI)
+	VMOVDQU        Y1, 2816(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 3392(DI)
+	VMOVDQU        Y1, 3392(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 3968(DI)
+	VMOVDQU        Y1, 3968(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 4544(DI)
+	VMOVDQU        Y1, 4544(R8)
 	VPSRLD         $0x04, Y0, Y6
 	VPAND          Y3, Y6, Y6
 	VPSRLD         $0x02, Y4, Y1
 	VPAND          Y5, Y1, Y1
 	VPOR           Y1, Y6, Y6
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y6, Y0
-	VMOVDQU        Y0, 4736(DI)
+	VMOVDQU        Y0, 4736(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y6, Y0
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4800(R8)
 	VMOVDQU        k_low4AVX2<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 16(BX), Y1
 	VINSERTI128    $0x01, 16(SI), Y1, Y1
 	VBROADCASTI128 16(BX)(AX*1), Y2
@@ -99,23 +113,27 @@ block:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, (DI)
-	VMOVDQU        Y3, 576(DI)
+	VMOVDQU        Y4, (R8)
+	VMOVDQU        Y3, 576(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 64(DI)
-	VMOVDQU        Y3, 640(DI)
+	VMOVDQU        Y2, 64(R8)
+	VMOVDQU        Y3, 640(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 128(DI)
-	VMOVDQU        Y2, 704(DI)
+	VMOVDQU        Y5, 128(R8)
+	VMOVDQU        Y2, 704(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 192(DI)
-	VMOVDQU        Y2, 768(DI)
+	VMOVDQU        Y1, 192(R8)
+	VMOVDQU        Y2, 768(R8)
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 32(BX), Y1
 	VINSERTI128    $0x01, 32(SI), Y1, Y1
 	VBROADCASTI128 32(BX)(AX*1), Y2
@@ -135,23 +153,27 @@ block:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 256(DI)
-	VMOVDQU        Y3, 832(DI)
+	VMOVDQU        Y4, 256(R8)
+	VMOVDQU        Y3, 832(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 320(DI)
-	VMOVDQU        Y3, 896(DI)
+	VMOVDQU        Y2, 320(R8)
+	VMOVDQU        Y3, 896(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 384(DI)
-	VMOVDQU        Y2, 960(DI)
+	VMOVDQU        Y5, 384(R8)
+	VMOVDQU        Y2, 960(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 448(DI)
-	VMOVDQU        Y2, 1024(DI)
+	VMOVDQU        Y1, 448(R8)
+	VMOVDQU        Y2, 1024(R8)
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
+	PREFETCHT1     896(DI)
+	PREFETCHT1     960(DI)
 	VBROADCASTI128 48(BX), Y1
 	VINSERTI128    $0x01, 48(SI), Y1, Y1
 	VBROADCASTI128 48(BX)(AX*1), Y2
@@ -171,23 +193,25 @@ block:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 1152(DI)
-	VMOVDQU        Y3, 1728(DI)
+	VMOVDQU        Y4, 1152(R8)
+	VMOVDQU        Y3, 1728(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 1216(DI)
-	VMOVDQU        Y3, 1792(DI)
+	VMOVDQU        Y2, 1216(R8)
+	VMOVDQU        Y3, 1792(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 1280(DI)
-	VMOVDQU        Y2, 1856(DI)
+	VMOVDQU        Y5, 1280(R8)
+	VMOVDQU        Y2, 1856(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 1344(DI)
-	VMOVDQU        Y2, 1920(DI)
+	VMOVDQU        Y1, 1344(R8)
+	VMOVDQU        Y2, 1920(R8)
+	PREFETCHT1     1024(DI)
+	PREFETCHT1     1088(DI)
 	VBROADCASTI128 64(BX), Y1
 	VINSERTI128    $0x01, 64(SI), Y1, Y1
 	VBROADCASTI128 64(BX)(AX*1), Y2
@@ -207,23 +231,23 @@ block:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 1408(DI)
-	VMOVDQU        Y3, 1984(DI)
+	VMOVDQU        Y4, 1408(R8)
+	VMOVDQU        Y3, 1984(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 1472(DI)
-	VMOVDQU        Y3, 2048(DI)
+	VMOVDQU        Y2, 1472(R8)
+	VMOVDQU        Y3, 2048(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 1536(DI)
-	VMOVDQU        Y2, 2112(DI)
+	VMOVDQU        Y5, 1536(R8)
+	VMOVDQU        Y2, 2112(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 1600(DI)
-	VMOVDQU        Y2, 2176(DI)
+	VMOVDQU        Y1, 1600(R8)
+	VMOVDQU        Y2, 2176(R8)
 	VBROADCASTI128 80(BX), Y1
 	VINSERTI128    $0x01, 80(SI), Y1, Y1
 	VBROADCASTI128 80(BX)(AX*1), Y2
@@ -243,23 +267,23 @@ block:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 2304(DI)
-	VMOVDQU        Y3, 2880(DI)
+	VMOVDQU        Y4, 2304(R8)
+	VMOVDQU        Y3, 2880(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 2368(DI)
-	VMOVDQU        Y3, 2944(DI)
+	VMOVDQU        Y2, 2368(R8)
+	VMOVDQU        Y3, 2944(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 2432(DI)
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y5, 2432(R8)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 2496(DI)
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y1, 2496(R8)
+	VMOVDQU        Y2, 3072(R8)
 	VBROADCASTI128 96(BX), Y1
 	VINSERTI128    $0x01, 96(SI), Y1, Y1
 	VBROADCASTI128 96(BX)(AX*1), Y2
@@ -279,23 +303,23 @@ block:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 2560(DI)
-	VMOVDQU        Y3, 3136(DI)
+	VMOVDQU        Y4, 2560(R8)
+	VMOVDQU        Y3, 3136(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 2624(DI)
-	VMOVDQU        Y3, 3200(DI)
+	VMOVDQU        Y2, 2624(R8)
+	VMOVDQU        Y3, 3200(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 2688(DI)
-	VMOVDQU        Y2, 3264(DI)
+	VMOVDQU        Y5, 2688(R8)
+	VMOVDQU        Y2, 3264(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 2752(DI)
-	VMOVDQU        Y2, 3328(DI)
+	VMOVDQU        Y1, 2752(R8)
+	VMOVDQU        Y2, 3328(R8)
 	VBROADCASTI128 112(BX), Y1
 	VINSERTI128    $0x01, 112(SI), Y1, Y1
 	VBROADCASTI128 112(BX)(AX*1), Y2
@@ -315,23 +339,23 @@ block:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 3456(DI)
-	VMOVDQU        Y3, 4032(DI)
+	VMOVDQU        Y4, 3456(R8)
+	VMOVDQU        Y3, 4032(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 3520(DI)
-	VMOVDQU        Y3, 4096(DI)
+	VMOVDQU        Y2, 3520(R8)
+	VMOVDQU        Y3, 4096(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 3584(DI)
-	VMOVDQU        Y2, 4160(DI)
+	VMOVDQU        Y5, 3584(R8)
+	VMOVDQU        Y2, 4160(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 3648(DI)
-	VMOVDQU        Y2, 4224(DI)
+	VMOVDQU        Y1, 3648(R8)
+	VMOVDQU        Y2, 4224(R8)
 	VBROADCASTI128 128(BX), Y1
 	VINSERTI128    $0x01, 128(SI), Y1, Y1
 	VBROADCASTI128 128(BX)(AX*1), Y2
@@ -351,36 +375,47 @@ block:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 3712(DI)
-	VMOVDQU        Y3, 4288(DI)
+	VMOVDQU        Y4, 3712(R8)
+	VMOVDQU        Y3, 4288(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 3776(DI)
-	VMOVDQU        Y3, 4352(DI)
+	VMOVDQU        Y2, 3776(R8)
+	VMOVDQU        Y3, 4352(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 3840(DI)
-	VMOVDQU        Y2, 4416(DI)
+	VMOVDQU        Y5, 3840(R8)
+	VMOVDQU        Y2, 4416(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 3904(DI)
-	VMOVDQU        Y2, 4480(DI)
+	VMOVDQU        Y1, 3904(R8)
+	VMOVDQU        Y2, 4480(R8)
 	ADDQ           $0x00000090, BX
 	ADDQ           $0x00000090, SI
-	ADDQ           $0x00001380, DI
-	DECQ           R8
+	ADDQ           $0x00000480, DI
+	ADDQ           $0x00001380, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -400,51 +435,55 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4864(DI)
+	VMOVUPS        Y2, 4864(R8)
 	VPSRLD         $0x10, Y3, Y2
 	VPSHUFB        k_low_words_32<>+0(SB), Y2, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4928(DI)
+	VMOVUPS        Y2, 4928(R8)
 	VMOVDQU        k_low6AVX2<>+0(SB), Y2
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VMOVDQU        k_top2AVX2<>+0(SB), Y5
 	VPAND          Y2, Y1, Y6
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 512(DI)
+	VMOVDQU        Y7, 512(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 1088(DI)
+	VMOVDQU        Y7, 1088(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 1664(DI)
+	VMOVDQU        Y7, 1664(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 2240(DI)
+	VMOVDQU        Y6, 2240(R8)
 	VPAND          Y2, Y4, Y6
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y6, Y2
-	VMOVDQU        Y2, 4608(DI)
+	VMOVDQU        Y2, 4608(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y6, Y2
-	VMOVDQU        Y2, 4672(DI)
+	VMOVDQU        Y2, 4672(R8)
 	VPAND          Y3, Y0, Y6
 	VPSRLD         $0x02, Y1, Y1
 	VPAND          Y5, Y1, Y1
 	VPOR           Y1, Y6, Y6
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 2816(DI)
+	VMOVDQU        Y1, 2816(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 3392(DI)
+	VMOVDQU        Y1, 3392(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 3968(DI)
+	VMOVDQU        Y1, 3968(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 4544(DI)
+	VMOVDQU        Y1, 4544(R8)
 	VPSRLD         $0x04, Y0, Y6
 	VPAND          Y3, Y6, Y6
 	VPSRLD         $0x02, Y4, Y1
 	VPAND          Y5, Y1, Y1
 	VPOR           Y1, Y6, Y6
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y6, Y0
-	VMOVDQU        Y0, 4736(DI)
+	VMOVDQU        Y0, 4736(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y6, Y0
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4800(R8)
 	VMOVDQU        k_low4AVX2<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 16(BX), Y1
 	VINSERTI128    $0x01, 16(SI), Y1, Y1
 	VBROADCASTI128 16(BX)(AX*1), Y2
@@ -464,23 +503,27 @@ block_high:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, (DI)
-	VMOVDQU        Y3, 576(DI)
+	VMOVDQU        Y4, (R8)
+	VMOVDQU        Y3, 576(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 64(DI)
-	VMOVDQU        Y3, 640(DI)
+	VMOVDQU        Y2, 64(R8)
+	VMOVDQU        Y3, 640(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 128(DI)
-	VMOVDQU        Y2, 704(DI)
+	VMOVDQU        Y5, 128(R8)
+	VMOVDQU        Y2, 704(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 192(DI)
-	VMOVDQU        Y2, 768(DI)
+	VMOVDQU        Y1, 192(R8)
+	VMOVDQU        Y2, 768(R8)
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 32(BX), Y1
 	VINSERTI128    $0x01, 32(SI), Y1, Y1
 	VBROADCASTI128 32(BX)(AX*1), Y2
@@ -500,23 +543,27 @@ block_high:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 256(DI)
-	VMOVDQU        Y3, 832(DI)
+	VMOVDQU        Y4, 256(R8)
+	VMOVDQU        Y3, 832(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 320(DI)
-	VMOVDQU        Y3, 896(DI)
+	VMOVDQU        Y2, 320(R8)
+	VMOVDQU        Y3, 896(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 384(DI)
-	VMOVDQU        Y2, 960(DI)
+	VMOVDQU        Y5, 384(R8)
+	VMOVDQU        Y2, 960(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 448(DI)
-	VMOVDQU        Y2, 1024(DI)
+	VMOVDQU        Y1, 448(R8)
+	VMOVDQU        Y2, 1024(R8)
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
+	PREFETCHT1     896(DI)
+	PREFETCHT1     960(DI)
 	VBROADCASTI128 48(BX), Y1
 	VINSERTI128    $0x01, 48(SI), Y1, Y1
 	VBROADCASTI128 48(BX)(AX*1), Y2
@@ -536,23 +583,25 @@ block_high:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 1152(DI)
-	VMOVDQU        Y3, 1728(DI)
+	VMOVDQU        Y4, 1152(R8)
+	VMOVDQU        Y3, 1728(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 1216(DI)
-	VMOVDQU        Y3, 1792(DI)
+	VMOVDQU        Y2, 1216(R8)
+	VMOVDQU        Y3, 1792(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 1280(DI)
-	VMOVDQU        Y2, 1856(DI)
+	VMOVDQU        Y5, 1280(R8)
+	VMOVDQU        Y2, 1856(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 1344(DI)
-	VMOVDQU        Y2, 1920(DI)
+	VMOVDQU        Y1, 1344(R8)
+	VMOVDQU        Y2, 1920(R8)
+	PREFETCHT1     1024(DI)
+	PREFETCHT1     1088(DI)
 	VBROADCASTI128 64(BX), Y1
 	VINSERTI128    $0x01, 64(SI), Y1, Y1
 	VBROADCASTI128 64(BX)(AX*1), Y2
@@ -572,23 +621,23 @@ block_high:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 1408(DI)
-	VMOVDQU        Y3, 1984(DI)
+	VMOVDQU        Y4, 1408(R8)
+	VMOVDQU        Y3, 1984(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 1472(DI)
-	VMOVDQU        Y3, 2048(DI)
+	VMOVDQU        Y2, 1472(R8)
+	VMOVDQU        Y3, 2048(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 1536(DI)
-	VMOVDQU        Y2, 2112(DI)
+	VMOVDQU        Y5, 1536(R8)
+	VMOVDQU        Y2, 2112(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 1600(DI)
-	VMOVDQU        Y2, 2176(DI)
+	VMOVDQU        Y1, 1600(R8)
+	VMOVDQU        Y2, 2176(R8)
 	VBROADCASTI128 80(BX), Y1
 	VINSERTI128    $0x01, 80(SI), Y1, Y1
 	VBROADCASTI128 80(BX)(AX*1), Y2
@@ -608,23 +657,23 @@ block_high:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 2304(DI)
-	VMOVDQU        Y3, 2880(DI)
+	VMOVDQU        Y4, 2304(R8)
+	VMOVDQU        Y3, 2880(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 2368(DI)
-	VMOVDQU        Y3, 2944(DI)
+	VMOVDQU        Y2, 2368(R8)
+	VMOVDQU        Y3, 2944(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 2432(DI)
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y5, 2432(R8)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 2496(DI)
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y1, 2496(R8)
+	VMOVDQU        Y2, 3072(R8)
 	VBROADCASTI128 96(BX), Y1
 	VINSERTI128    $0x01, 96(SI), Y1, Y1
 	VBROADCASTI128 96(BX)(AX*1), Y2
@@ -644,23 +693,23 @@ block_high:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 2560(DI)
-	VMOVDQU        Y3, 3136(DI)
+	VMOVDQU        Y4, 2560(R8)
+	VMOVDQU        Y3, 3136(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 2624(DI)
-	VMOVDQU        Y3, 3200(DI)
+	VMOVDQU        Y2, 2624(R8)
+	VMOVDQU        Y3, 3200(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 2688(DI)
-	VMOVDQU        Y2, 3264(DI)
+	VMOVDQU        Y5, 2688(R8)
+	VMOVDQU        Y2, 3264(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 2752(DI)
-	VMOVDQU        Y2, 3328(DI)
+	VMOVDQU        Y1, 2752(R8)
+	VMOVDQU        Y2, 3328(R8)
 	VBROADCASTI128 112(BX), Y1
 	VINSERTI128    $0x01, 112(SI), Y1, Y1
 	VBROADCASTI128 112(BX)(AX*1), Y2
@@ -680,23 +729,23 @@ block_high:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 3456(DI)
-	VMOVDQU        Y3, 4032(DI)
+	VMOVDQU        Y4, 3456(R8)
+	VMOVDQU        Y3, 4032(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 3520(DI)
-	VMOVDQU        Y3, 4096(DI)
+	VMOVDQU        Y2, 3520(R8)
+	VMOVDQU        Y3, 4096(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 3584(DI)
-	VMOVDQU        Y2, 4160(DI)
+	VMOVDQU        Y5, 3584(R8)
+	VMOVDQU        Y2, 4160(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 3648(DI)
-	VMOVDQU        Y2, 4224(DI)
+	VMOVDQU        Y1, 3648(R8)
+	VMOVDQU        Y2, 4224(R8)
 	VBROADCASTI128 128(BX), Y1
 	VINSERTI128    $0x01, 128(SI), Y1, Y1
 	VBROADCASTI128 128(BX)(AX*1), Y2
@@ -716,27 +765,28 @@ block_high:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y4, 3712(DI)
-	VMOVDQU        Y3, 4288(DI)
+	VMOVDQU        Y4, 3712(R8)
+	VMOVDQU        Y3, 4288(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y2, 3776(DI)
-	VMOVDQU        Y3, 4352(DI)
+	VMOVDQU        Y2, 3776(R8)
+	VMOVDQU        Y3, 4352(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y5, 3840(DI)
-	VMOVDQU        Y2, 4416(DI)
+	VMOVDQU        Y5, 3840(R8)
+	VMOVDQU        Y2, 4416(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y1, 3904(DI)
-	VMOVDQU        Y2, 4480(DI)
+	VMOVDQU        Y1, 3904(R8)
+	VMOVDQU        Y2, 4480(R8)
 	ADDQ           $0x00000090, BX
 	ADDQ           $0x00000090, SI
-	ADDQ           $0x00001380, DI
-	DECQ           R8
+	ADDQ           $0x00000480, DI
+	ADDQ           $0x00001380, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -801,18 +851,28 @@ DATA k_lane_bytes23AVX2_32<>+16(SB)/8, $0x8007800680038002
 DATA k_lane_bytes23AVX2_32<>+24(SB)/8, $0x800f800e800b800a
 GLOBL k_lane_bytes23AVX2_32<>(SB), RODATA|NOPTR, $32
 
-// func gemmUnpackQ5KAVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ5KAVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ5KAVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ5KAVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -832,52 +892,56 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4864(DI)
+	VMOVUPS        Y2, 4864(R8)
 	VPSRLD         $0x10, Y3, Y2
 	VPSHUFB        k_low_words_32<>+0(SB), Y2, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4928(DI)
+	VMOVUPS        Y2, 4928(R8)
 	VMOVDQU        k_low6AVX2<>+0(SB), Y2
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VMOVDQU        k_top2AVX2<>+0(SB), Y5
 	VPAND          Y2, Y1, Y6
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 512(DI)
+	VMOVDQU        Y7, 512(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 1088(DI)
+	VMOVDQU        Y7, 1088(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 1664(DI)
+	VMOVDQU        Y7, 1664(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 2240(DI)
+	VMOVDQU        Y6, 2240(R8)
 	VPAND          Y2, Y4, Y6
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y6, Y2
-	VMOVDQU        Y2, 4608(DI)
+	VMOVDQU        Y2, 4608(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y6, Y2
-	VMOVDQU        Y2, 4672(DI)
+	VMOVDQU        Y2, 4672(R8)
 	VPAND          Y3, Y0, Y6
 	VPSRLD         $0x02, Y1, Y1
 	VPAND          Y5, Y1, Y1
 	VPOR           Y1, Y6, Y6
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 2816(DI)
+	VMOVDQU        Y1, 2816(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 3392(DI)
+	VMOVDQU        Y1, 3392(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 3968(DI)
+	VMOVDQU        Y1, 3968(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 4544(DI)
+	VMOVDQU        Y1, 4544(R8)
 	VPSRLD         $0x04, Y0, Y6
 	VPAND          Y3, Y6, Y6
 	VPSRLD         $0x02, Y4, Y1
 	VPAND          Y5, Y1, Y1
 	VPOR           Y1, Y6, Y6
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y6, Y0
-	VMOVDQU        Y0, 4736(DI)
+	VMOVDQU        Y0, 4736(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y6, Y0
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4800(R8)
 	VMOVDQU        k_low4AVX2<>+0(SB), Y0
 	VMOVDQU        k_bit4AVX2<>+0(SB), Y1
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 16(BX), Y2
 	VINSERTI128    $0x01, 16(SI), Y2, Y2
 	VBROADCASTI128 16(BX)(AX*1), Y3
@@ -894,6 +958,10 @@ block:
 	VPUNPCKHQDQ    Y3, Y6, Y3
 	VPUNPCKLQDQ    Y4, Y2, Y6
 	VPUNPCKHQDQ    Y4, Y2, Y2
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 48(BX), Y4
 	VINSERTI128    $0x01, 48(SI), Y4, Y4
 	VBROADCASTI128 48(BX)(AX*1), Y7
@@ -914,46 +982,50 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, (DI)
+	VMOVDQU        Y11, (R8)
 	VPSLLW         $0x03, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 576(DI)
+	VMOVDQU        Y9, 576(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 64(DI)
+	VMOVDQU        Y9, 64(R8)
 	VPSLLW         $0x03, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 640(DI)
+	VMOVDQU        Y7, 640(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 128(DI)
+	VMOVDQU        Y8, 128(R8)
 	VPSLLW         $0x03, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 704(DI)
+	VMOVDQU        Y8, 704(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 192(DI)
+	VMOVDQU        Y8, 192(R8)
 	VPSLLW         $0x03, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 768(DI)
+	VMOVDQU        Y4, 768(R8)
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
+	PREFETCHT1     896(DI)
+	PREFETCHT1     960(DI)
 	VBROADCASTI128 80(BX), Y4
 	VINSERTI128    $0x01, 80(SI), Y4, Y4
 	VBROADCASTI128 80(BX)(AX*1), Y7
@@ -974,46 +1046,50 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 1152(DI)
+	VMOVDQU        Y11, 1152(R8)
 	VPSLLW         $0x01, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1728(DI)
+	VMOVDQU        Y9, 1728(R8)
 	VPSLLW         $0x02, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1216(DI)
+	VMOVDQU        Y9, 1216(R8)
 	VPSLLW         $0x01, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1792(DI)
+	VMOVDQU        Y7, 1792(R8)
 	VPSLLW         $0x02, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1280(DI)
+	VMOVDQU        Y8, 1280(R8)
 	VPSLLW         $0x01, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1856(DI)
+	VMOVDQU        Y8, 1856(R8)
 	VPSLLW         $0x02, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1344(DI)
+	VMOVDQU        Y8, 1344(R8)
 	VPSLLW         $0x01, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 1920(DI)
+	VMOVDQU        Y4, 1920(R8)
+	PREFETCHT1     1024(DI)
+	PREFETCHT1     1088(DI)
+	PREFETCHT1     1152(DI)
+	PREFETCHT1     1216(DI)
 	VBROADCASTI128 112(BX), Y4
 	VINSERTI128    $0x01, 112(SI), Y4, Y4
 	VBROADCASTI128 112(BX)(AX*1), Y7
@@ -1033,43 +1109,45 @@ block:
 	VPAND          Y1, Y5, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 2304(DI)
+	VMOVDQU        Y11, 2304(R8)
 	VPSRLW         $0x01, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2880(DI)
+	VMOVDQU        Y9, 2880(R8)
 	VPAND          Y1, Y3, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2368(DI)
+	VMOVDQU        Y9, 2368(R8)
 	VPSRLW         $0x01, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2944(DI)
+	VMOVDQU        Y7, 2944(R8)
 	VPAND          Y1, Y6, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2432(DI)
+	VMOVDQU        Y8, 2432(R8)
 	VPSRLW         $0x01, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3008(DI)
+	VMOVDQU        Y8, 3008(R8)
 	VPAND          Y1, Y2, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2496(DI)
+	VMOVDQU        Y8, 2496(R8)
 	VPSRLW         $0x01, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 3072(DI)
+	VMOVDQU        Y4, 3072(R8)
+	PREFETCHT1     1280(DI)
+	PREFETCHT1     1344(DI)
 	VBROADCASTI128 144(BX), Y4
 	VINSERTI128    $0x01, 144(SI), Y4, Y4
 	VBROADCASTI128 144(BX)(AX*1), Y7
@@ -1090,46 +1168,46 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 3456(DI)
+	VMOVDQU        Y11, 3456(R8)
 	VPSRLW         $0x03, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 4032(DI)
+	VMOVDQU        Y8, 4032(R8)
 	VPSRLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 3520(DI)
+	VMOVDQU        Y8, 3520(R8)
 	VPSRLW         $0x03, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4096(DI)
+	VMOVDQU        Y5, 4096(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3584(DI)
+	VMOVDQU        Y5, 3584(R8)
 	VPSRLW         $0x03, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4160(DI)
+	VMOVDQU        Y5, 4160(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3648(DI)
+	VMOVDQU        Y5, 3648(R8)
 	VPSRLW         $0x03, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
 	VPOR           Y2, Y3, Y3
-	VMOVDQU        Y3, 4224(DI)
+	VMOVDQU        Y3, 4224(R8)
 	VBROADCASTI128 32(BX), Y2
 	VINSERTI128    $0x01, 32(SI), Y2, Y2
 	VBROADCASTI128 32(BX)(AX*1), Y3
@@ -1166,46 +1244,46 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 256(DI)
+	VMOVDQU        Y11, 256(R8)
 	VPSLLW         $0x03, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 832(DI)
+	VMOVDQU        Y9, 832(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 320(DI)
+	VMOVDQU        Y9, 320(R8)
 	VPSLLW         $0x03, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 896(DI)
+	VMOVDQU        Y7, 896(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 384(DI)
+	VMOVDQU        Y8, 384(R8)
 	VPSLLW         $0x03, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 960(DI)
+	VMOVDQU        Y8, 960(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 448(DI)
+	VMOVDQU        Y8, 448(R8)
 	VPSLLW         $0x03, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 1024(DI)
+	VMOVDQU        Y4, 1024(R8)
 	VBROADCASTI128 96(BX), Y4
 	VINSERTI128    $0x01, 96(SI), Y4, Y4
 	VBROADCASTI128 96(BX)(AX*1), Y7
@@ -1226,46 +1304,46 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 1408(DI)
+	VMOVDQU        Y11, 1408(R8)
 	VPSLLW         $0x01, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1984(DI)
+	VMOVDQU        Y9, 1984(R8)
 	VPSLLW         $0x02, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1472(DI)
+	VMOVDQU        Y9, 1472(R8)
 	VPSLLW         $0x01, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2048(DI)
+	VMOVDQU        Y7, 2048(R8)
 	VPSLLW         $0x02, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1536(DI)
+	VMOVDQU        Y8, 1536(R8)
 	VPSLLW         $0x01, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2112(DI)
+	VMOVDQU        Y8, 2112(R8)
 	VPSLLW         $0x02, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1600(DI)
+	VMOVDQU        Y8, 1600(R8)
 	VPSLLW         $0x01, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 2176(DI)
+	VMOVDQU        Y4, 2176(R8)
 	VBROADCASTI128 128(BX), Y4
 	VINSERTI128    $0x01, 128(SI), Y4, Y4
 	VBROADCASTI128 128(BX)(AX*1), Y7
@@ -1285,43 +1363,43 @@ block:
 	VPAND          Y1, Y5, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 2560(DI)
+	VMOVDQU        Y11, 2560(R8)
 	VPSRLW         $0x01, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 3136(DI)
+	VMOVDQU        Y9, 3136(R8)
 	VPAND          Y1, Y3, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2624(DI)
+	VMOVDQU        Y9, 2624(R8)
 	VPSRLW         $0x01, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3200(DI)
+	VMOVDQU        Y7, 3200(R8)
 	VPAND          Y1, Y6, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2688(DI)
+	VMOVDQU        Y8, 2688(R8)
 	VPSRLW         $0x01, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3264(DI)
+	VMOVDQU        Y8, 3264(R8)
 	VPAND          Y1, Y2, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2752(DI)
+	VMOVDQU        Y8, 2752(R8)
 	VPSRLW         $0x01, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 3328(DI)
+	VMOVDQU        Y4, 3328(R8)
 	VBROADCASTI128 160(BX), Y4
 	VINSERTI128    $0x01, 160(SI), Y4, Y4
 	VBROADCASTI128 160(BX)(AX*1), Y7
@@ -1342,59 +1420,70 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 3712(DI)
+	VMOVDQU        Y11, 3712(R8)
 	VPSRLW         $0x03, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 4288(DI)
+	VMOVDQU        Y8, 4288(R8)
 	VPSRLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 3776(DI)
+	VMOVDQU        Y8, 3776(R8)
 	VPSRLW         $0x03, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4352(DI)
+	VMOVDQU        Y5, 4352(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3840(DI)
+	VMOVDQU        Y5, 3840(R8)
 	VPSRLW         $0x03, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4416(DI)
+	VMOVDQU        Y5, 4416(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3904(DI)
+	VMOVDQU        Y5, 3904(R8)
 	VPSRLW         $0x03, Y2, Y2
 	VPAND          Y1, Y2, Y1
 	VPSRLW         $0x04, Y4, Y2
 	VPAND          Y0, Y2, Y0
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 4480(DI)
+	VMOVDQU        Y0, 4480(R8)
 	ADDQ           $0x000000b0, BX
 	ADDQ           $0x000000b0, SI
-	ADDQ           $0x00001380, DI
-	DECQ           R8
+	ADDQ           $0x00000580, DI
+	ADDQ           $0x00001380, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -1414,52 +1503,56 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4864(DI)
+	VMOVUPS        Y2, 4864(R8)
 	VPSRLD         $0x10, Y3, Y2
 	VPSHUFB        k_low_words_32<>+0(SB), Y2, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4928(DI)
+	VMOVUPS        Y2, 4928(R8)
 	VMOVDQU        k_low6AVX2<>+0(SB), Y2
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VMOVDQU        k_top2AVX2<>+0(SB), Y5
 	VPAND          Y2, Y1, Y6
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 512(DI)
+	VMOVDQU        Y7, 512(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 1088(DI)
+	VMOVDQU        Y7, 1088(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y6, Y7
-	VMOVDQU        Y7, 1664(DI)
+	VMOVDQU        Y7, 1664(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 2240(DI)
+	VMOVDQU        Y6, 2240(R8)
 	VPAND          Y2, Y4, Y6
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y6, Y2
-	VMOVDQU        Y2, 4608(DI)
+	VMOVDQU        Y2, 4608(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y6, Y2
-	VMOVDQU        Y2, 4672(DI)
+	VMOVDQU        Y2, 4672(R8)
 	VPAND          Y3, Y0, Y6
 	VPSRLD         $0x02, Y1, Y1
 	VPAND          Y5, Y1, Y1
 	VPOR           Y1, Y6, Y6
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 2816(DI)
+	VMOVDQU        Y1, 2816(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 3392(DI)
+	VMOVDQU        Y1, 3392(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 3968(DI)
+	VMOVDQU        Y1, 3968(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y6, Y1
-	VMOVDQU        Y1, 4544(DI)
+	VMOVDQU        Y1, 4544(R8)
 	VPSRLD         $0x04, Y0, Y6
 	VPAND          Y3, Y6, Y6
 	VPSRLD         $0x02, Y4, Y1
 	VPAND          Y5, Y1, Y1
 	VPOR           Y1, Y6, Y6
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y6, Y0
-	VMOVDQU        Y0, 4736(DI)
+	VMOVDQU        Y0, 4736(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y6, Y0
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4800(R8)
 	VMOVDQU        k_low4AVX2<>+0(SB), Y0
 	VMOVDQU        k_bit4AVX2<>+0(SB), Y1
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 16(BX), Y2
 	VINSERTI128    $0x01, 16(SI), Y2, Y2
 	VBROADCASTI128 16(BX)(AX*1), Y3
@@ -1476,6 +1569,10 @@ block_high:
 	VPUNPCKHQDQ    Y3, Y6, Y3
 	VPUNPCKLQDQ    Y4, Y2, Y6
 	VPUNPCKHQDQ    Y4, Y2, Y2
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 48(BX), Y4
 	VINSERTI128    $0x01, 48(SI), Y4, Y4
 	VBROADCASTI128 48(BX)(AX*1), Y7
@@ -1496,46 +1593,50 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, (DI)
+	VMOVDQU        Y11, (R8)
 	VPSLLW         $0x03, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 576(DI)
+	VMOVDQU        Y9, 576(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 64(DI)
+	VMOVDQU        Y9, 64(R8)
 	VPSLLW         $0x03, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 640(DI)
+	VMOVDQU        Y7, 640(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 128(DI)
+	VMOVDQU        Y8, 128(R8)
 	VPSLLW         $0x03, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 704(DI)
+	VMOVDQU        Y8, 704(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 192(DI)
+	VMOVDQU        Y8, 192(R8)
 	VPSLLW         $0x03, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 768(DI)
+	VMOVDQU        Y4, 768(R8)
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
+	PREFETCHT1     896(DI)
+	PREFETCHT1     960(DI)
 	VBROADCASTI128 80(BX), Y4
 	VINSERTI128    $0x01, 80(SI), Y4, Y4
 	VBROADCASTI128 80(BX)(AX*1), Y7
@@ -1556,46 +1657,50 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 1152(DI)
+	VMOVDQU        Y11, 1152(R8)
 	VPSLLW         $0x01, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1728(DI)
+	VMOVDQU        Y9, 1728(R8)
 	VPSLLW         $0x02, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1216(DI)
+	VMOVDQU        Y9, 1216(R8)
 	VPSLLW         $0x01, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1792(DI)
+	VMOVDQU        Y7, 1792(R8)
 	VPSLLW         $0x02, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1280(DI)
+	VMOVDQU        Y8, 1280(R8)
 	VPSLLW         $0x01, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1856(DI)
+	VMOVDQU        Y8, 1856(R8)
 	VPSLLW         $0x02, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1344(DI)
+	VMOVDQU        Y8, 1344(R8)
 	VPSLLW         $0x01, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 1920(DI)
+	VMOVDQU        Y4, 1920(R8)
+	PREFETCHT1     1024(DI)
+	PREFETCHT1     1088(DI)
+	PREFETCHT1     1152(DI)
+	PREFETCHT1     1216(DI)
 	VBROADCASTI128 112(BX), Y4
 	VINSERTI128    $0x01, 112(SI), Y4, Y4
 	VBROADCASTI128 112(BX)(AX*1), Y7
@@ -1615,43 +1720,45 @@ block_high:
 	VPAND          Y1, Y5, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 2304(DI)
+	VMOVDQU        Y11, 2304(R8)
 	VPSRLW         $0x01, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2880(DI)
+	VMOVDQU        Y9, 2880(R8)
 	VPAND          Y1, Y3, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2368(DI)
+	VMOVDQU        Y9, 2368(R8)
 	VPSRLW         $0x01, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2944(DI)
+	VMOVDQU        Y7, 2944(R8)
 	VPAND          Y1, Y6, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2432(DI)
+	VMOVDQU        Y8, 2432(R8)
 	VPSRLW         $0x01, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3008(DI)
+	VMOVDQU        Y8, 3008(R8)
 	VPAND          Y1, Y2, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2496(DI)
+	VMOVDQU        Y8, 2496(R8)
 	VPSRLW         $0x01, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 3072(DI)
+	VMOVDQU        Y4, 3072(R8)
+	PREFETCHT1     1280(DI)
+	PREFETCHT1     1344(DI)
 	VBROADCASTI128 144(BX), Y4
 	VINSERTI128    $0x01, 144(SI), Y4, Y4
 	VBROADCASTI128 144(BX)(AX*1), Y7
@@ -1672,46 +1779,46 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 3456(DI)
+	VMOVDQU        Y11, 3456(R8)
 	VPSRLW         $0x03, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 4032(DI)
+	VMOVDQU        Y8, 4032(R8)
 	VPSRLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 3520(DI)
+	VMOVDQU        Y8, 3520(R8)
 	VPSRLW         $0x03, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4096(DI)
+	VMOVDQU        Y5, 4096(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3584(DI)
+	VMOVDQU        Y5, 3584(R8)
 	VPSRLW         $0x03, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4160(DI)
+	VMOVDQU        Y5, 4160(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3648(DI)
+	VMOVDQU        Y5, 3648(R8)
 	VPSRLW         $0x03, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
 	VPOR           Y2, Y3, Y3
-	VMOVDQU        Y3, 4224(DI)
+	VMOVDQU        Y3, 4224(R8)
 	VBROADCASTI128 32(BX), Y2
 	VINSERTI128    $0x01, 32(SI), Y2, Y2
 	VBROADCASTI128 32(BX)(AX*1), Y3
@@ -1748,46 +1855,46 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 256(DI)
+	VMOVDQU        Y11, 256(R8)
 	VPSLLW         $0x03, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 832(DI)
+	VMOVDQU        Y9, 832(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 320(DI)
+	VMOVDQU        Y9, 320(R8)
 	VPSLLW         $0x03, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 896(DI)
+	VMOVDQU        Y7, 896(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 384(DI)
+	VMOVDQU        Y8, 384(R8)
 	VPSLLW         $0x03, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 960(DI)
+	VMOVDQU        Y8, 960(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 448(DI)
+	VMOVDQU        Y8, 448(R8)
 	VPSLLW         $0x03, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 1024(DI)
+	VMOVDQU        Y4, 1024(R8)
 	VBROADCASTI128 96(BX), Y4
 	VINSERTI128    $0x01, 96(SI), Y4, Y4
 	VBROADCASTI128 96(BX)(AX*1), Y7
@@ -1808,46 +1915,46 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 1408(DI)
+	VMOVDQU        Y11, 1408(R8)
 	VPSLLW         $0x01, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1984(DI)
+	VMOVDQU        Y9, 1984(R8)
 	VPSLLW         $0x02, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1472(DI)
+	VMOVDQU        Y9, 1472(R8)
 	VPSLLW         $0x01, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2048(DI)
+	VMOVDQU        Y7, 2048(R8)
 	VPSLLW         $0x02, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1536(DI)
+	VMOVDQU        Y8, 1536(R8)
 	VPSLLW         $0x01, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2112(DI)
+	VMOVDQU        Y8, 2112(R8)
 	VPSLLW         $0x02, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1600(DI)
+	VMOVDQU        Y8, 1600(R8)
 	VPSLLW         $0x01, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 2176(DI)
+	VMOVDQU        Y4, 2176(R8)
 	VBROADCASTI128 128(BX), Y4
 	VINSERTI128    $0x01, 128(SI), Y4, Y4
 	VBROADCASTI128 128(BX)(AX*1), Y7
@@ -1867,43 +1974,43 @@ block_high:
 	VPAND          Y1, Y5, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 2560(DI)
+	VMOVDQU        Y11, 2560(R8)
 	VPSRLW         $0x01, Y5, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 3136(DI)
+	VMOVDQU        Y9, 3136(R8)
 	VPAND          Y1, Y3, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2624(DI)
+	VMOVDQU        Y9, 2624(R8)
 	VPSRLW         $0x01, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3200(DI)
+	VMOVDQU        Y7, 3200(R8)
 	VPAND          Y1, Y6, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2688(DI)
+	VMOVDQU        Y8, 2688(R8)
 	VPSRLW         $0x01, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3264(DI)
+	VMOVDQU        Y8, 3264(R8)
 	VPAND          Y1, Y2, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2752(DI)
+	VMOVDQU        Y8, 2752(R8)
 	VPSRLW         $0x01, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 3328(DI)
+	VMOVDQU        Y4, 3328(R8)
 	VBROADCASTI128 160(BX), Y4
 	VINSERTI128    $0x01, 160(SI), Y4, Y4
 	VBROADCASTI128 160(BX)(AX*1), Y7
@@ -1924,50 +2031,51 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 3712(DI)
+	VMOVDQU        Y11, 3712(R8)
 	VPSRLW         $0x03, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 4288(DI)
+	VMOVDQU        Y8, 4288(R8)
 	VPSRLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 3776(DI)
+	VMOVDQU        Y8, 3776(R8)
 	VPSRLW         $0x03, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4352(DI)
+	VMOVDQU        Y5, 4352(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3840(DI)
+	VMOVDQU        Y5, 3840(R8)
 	VPSRLW         $0x03, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4416(DI)
+	VMOVDQU        Y5, 4416(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3904(DI)
+	VMOVDQU        Y5, 3904(R8)
 	VPSRLW         $0x03, Y2, Y2
 	VPAND          Y1, Y2, Y1
 	VPSRLW         $0x04, Y4, Y2
 	VPAND          Y0, Y2, Y0
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 4480(DI)
+	VMOVDQU        Y0, 4480(R8)
 	ADDQ           $0x000000b0, BX
 	ADDQ           $0x000000b0, SI
-	ADDQ           $0x00001380, DI
-	DECQ           R8
+	ADDQ           $0x00000580, DI
+	ADDQ           $0x00001380, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -1978,18 +2086,28 @@ DATA k_bit4AVX2<>+16(SB)/8, $0x1010101010101010
 DATA k_bit4AVX2<>+24(SB)/8, $0x1010101010101010
 GLOBL k_bit4AVX2<>(SB), RODATA|NOPTR, $32
 
-// func gemmUnpackQ6KAVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ6KAVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ6KAVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ6KAVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 194(BX), Y0
 	VINSERTI128    $0x01, 194(SI), Y0, Y0
 	VBROADCASTI128 194(BX)(AX*1), Y1
@@ -2010,7 +2128,11 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 5632(DI)
+	VMOVUPS        Y0, 5632(R8)
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 192(BX), Y0
 	VINSERTI128    $0x01, 192(SI), Y0, Y0
 	VBROADCASTI128 192(BX)(AX*1), Y1
@@ -2029,90 +2151,94 @@ block:
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y3, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 256(DI)
+	VMOVDQU        Y2, 256(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y3, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 576(DI)
+	VMOVDQU        Y2, 576(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y3, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 896(DI)
+	VMOVDQU        Y2, 896(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y3, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 1216(DI)
+	VMOVDQU        Y2, 1216(R8)
 	VPXOR          Y2, Y2, Y2
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y3, Y5
 	VPSRAW         $0x03, Y5, Y5
 	VPSUBW         Y5, Y2, Y5
-	VMOVDQU        Y5, 5120(DI)
+	VMOVDQU        Y5, 5120(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y3, Y3
 	VPSRAW         $0x03, Y3, Y3
 	VPSUBW         Y3, Y2, Y3
-	VMOVDQU        Y3, 5184(DI)
+	VMOVDQU        Y3, 5184(R8)
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y1, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 1536(DI)
+	VMOVDQU        Y2, 1536(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y1, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 1856(DI)
+	VMOVDQU        Y2, 1856(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y1, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 2176(DI)
+	VMOVDQU        Y2, 2176(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y1, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 2496(DI)
+	VMOVDQU        Y2, 2496(R8)
 	VPXOR          Y2, Y2, Y2
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y1, Y3
 	VPSRAW         $0x03, Y3, Y3
 	VPSUBW         Y3, Y2, Y3
-	VMOVDQU        Y3, 5248(DI)
+	VMOVDQU        Y3, 5248(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y1, Y1
 	VPSRAW         $0x03, Y1, Y1
 	VPSUBW         Y1, Y2, Y1
-	VMOVDQU        Y1, 5312(DI)
+	VMOVDQU        Y1, 5312(R8)
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y4, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 2816(DI)
+	VMOVDQU        Y1, 2816(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y4, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 3136(DI)
+	VMOVDQU        Y1, 3136(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y4, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 3456(DI)
+	VMOVDQU        Y1, 3456(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y4, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 3776(DI)
+	VMOVDQU        Y1, 3776(R8)
 	VPXOR          Y1, Y1, Y1
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y4, Y2
 	VPSRAW         $0x03, Y2, Y2
 	VPSUBW         Y2, Y1, Y2
-	VMOVDQU        Y2, 5376(DI)
+	VMOVDQU        Y2, 5376(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y4, Y2
 	VPSRAW         $0x03, Y2, Y2
 	VPSUBW         Y2, Y1, Y2
-	VMOVDQU        Y2, 5440(DI)
+	VMOVDQU        Y2, 5440(R8)
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4096(DI)
+	VMOVDQU        Y1, 4096(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4416(DI)
+	VMOVDQU        Y1, 4416(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4736(DI)
+	VMOVDQU        Y1, 4736(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 5056(DI)
+	VMOVDQU        Y1, 5056(R8)
 	VPXOR          Y1, Y1, Y1
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y0, Y2
 	VPSRAW         $0x03, Y2, Y2
 	VPSUBW         Y2, Y1, Y2
-	VMOVDQU        Y2, 5504(DI)
+	VMOVDQU        Y2, 5504(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y0, Y0
 	VPSRAW         $0x03, Y0, Y0
 	VPSUBW         Y0, Y1, Y0
-	VMOVDQU        Y0, 5568(DI)
+	VMOVDQU        Y0, 5568(R8)
 	VMOVDQU        k_low4AVX2<>+0(SB), Y0
 	VMOVDQU        k_top2AVX2<>+0(SB), Y1
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 128(BX), Y2
 	VINSERTI128    $0x01, 128(SI), Y2, Y2
 	VBROADCASTI128 128(BX)(AX*1), Y3
@@ -2129,6 +2255,10 @@ block:
 	VPUNPCKHQDQ    Y3, Y6, Y3
 	VPUNPCKLQDQ    Y4, Y2, Y6
 	VPUNPCKHQDQ    Y4, Y2, Y2
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
+	PREFETCHT1     896(DI)
+	PREFETCHT1     960(DI)
 	VBROADCASTI128 (BX), Y4
 	VINSERTI128    $0x01, (SI), Y4, Y4
 	VBROADCASTI128 (BX)(AX*1), Y7
@@ -2149,42 +2279,46 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, (DI)
+	VMOVDQU        Y11, (R8)
 	VPAND          Y1, Y5, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1280(DI)
+	VMOVDQU        Y9, 1280(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 64(DI)
+	VMOVDQU        Y9, 64(R8)
 	VPAND          Y1, Y3, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1344(DI)
+	VMOVDQU        Y7, 1344(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 128(DI)
+	VMOVDQU        Y8, 128(R8)
 	VPAND          Y1, Y6, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1408(DI)
+	VMOVDQU        Y8, 1408(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 192(DI)
+	VMOVDQU        Y8, 192(R8)
 	VPAND          Y1, Y2, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 1472(DI)
+	VMOVDQU        Y4, 1472(R8)
+	PREFETCHT1     1024(DI)
+	PREFETCHT1     1088(DI)
+	PREFETCHT1     1152(DI)
+	PREFETCHT1     1216(DI)
 	VBROADCASTI128 32(BX), Y4
 	VINSERTI128    $0x01, 32(SI), Y4, Y4
 	VBROADCASTI128 32(BX)(AX*1), Y7
@@ -2205,46 +2339,50 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 640(DI)
+	VMOVDQU        Y11, 640(R8)
 	VPSRLW         $0x02, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 1920(DI)
+	VMOVDQU        Y8, 1920(R8)
 	VPSLLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 704(DI)
+	VMOVDQU        Y8, 704(R8)
 	VPSRLW         $0x02, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 1984(DI)
+	VMOVDQU        Y5, 1984(R8)
 	VPSLLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 768(DI)
+	VMOVDQU        Y5, 768(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 2048(DI)
+	VMOVDQU        Y5, 2048(R8)
 	VPSLLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 832(DI)
+	VMOVDQU        Y5, 832(R8)
 	VPSRLW         $0x02, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
 	VPOR           Y2, Y3, Y3
-	VMOVDQU        Y3, 2112(DI)
+	VMOVDQU        Y3, 2112(R8)
+	PREFETCHT1     1280(DI)
+	PREFETCHT1     1344(DI)
+	PREFETCHT1     1408(DI)
+	PREFETCHT1     1472(DI)
 	VBROADCASTI128 144(BX), Y2
 	VINSERTI128    $0x01, 144(SI), Y2, Y2
 	VBROADCASTI128 144(BX)(AX*1), Y3
@@ -2261,6 +2399,9 @@ block:
 	VPUNPCKHQDQ    Y3, Y6, Y3
 	VPUNPCKLQDQ    Y4, Y2, Y6
 	VPUNPCKHQDQ    Y4, Y2, Y2
+	PREFETCHT1     1536(DI)
+	PREFETCHT1     1600(DI)
+	PREFETCHT1     1664(DI)
 	VBROADCASTI128 16(BX), Y4
 	VINSERTI128    $0x01, 16(SI), Y4, Y4
 	VBROADCASTI128 16(BX)(AX*1), Y7
@@ -2281,42 +2422,42 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 320(DI)
+	VMOVDQU        Y11, 320(R8)
 	VPAND          Y1, Y5, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1600(DI)
+	VMOVDQU        Y9, 1600(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 384(DI)
+	VMOVDQU        Y9, 384(R8)
 	VPAND          Y1, Y3, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1664(DI)
+	VMOVDQU        Y7, 1664(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 448(DI)
+	VMOVDQU        Y8, 448(R8)
 	VPAND          Y1, Y6, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1728(DI)
+	VMOVDQU        Y8, 1728(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 512(DI)
+	VMOVDQU        Y8, 512(R8)
 	VPAND          Y1, Y2, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 1792(DI)
+	VMOVDQU        Y4, 1792(R8)
 	VBROADCASTI128 48(BX), Y4
 	VINSERTI128    $0x01, 48(SI), Y4, Y4
 	VBROADCASTI128 48(BX)(AX*1), Y7
@@ -2337,46 +2478,46 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 960(DI)
+	VMOVDQU        Y11, 960(R8)
 	VPSRLW         $0x02, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 2240(DI)
+	VMOVDQU        Y8, 2240(R8)
 	VPSLLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 1024(DI)
+	VMOVDQU        Y8, 1024(R8)
 	VPSRLW         $0x02, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 2304(DI)
+	VMOVDQU        Y5, 2304(R8)
 	VPSLLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 1088(DI)
+	VMOVDQU        Y5, 1088(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 2368(DI)
+	VMOVDQU        Y5, 2368(R8)
 	VPSLLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 1152(DI)
+	VMOVDQU        Y5, 1152(R8)
 	VPSRLW         $0x02, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
 	VPOR           Y2, Y3, Y3
-	VMOVDQU        Y3, 2432(DI)
+	VMOVDQU        Y3, 2432(R8)
 	VBROADCASTI128 160(BX), Y2
 	VINSERTI128    $0x01, 160(SI), Y2, Y2
 	VBROADCASTI128 160(BX)(AX*1), Y3
@@ -2413,42 +2554,42 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 2560(DI)
+	VMOVDQU        Y11, 2560(R8)
 	VPAND          Y1, Y5, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 3840(DI)
+	VMOVDQU        Y9, 3840(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2624(DI)
+	VMOVDQU        Y9, 2624(R8)
 	VPAND          Y1, Y3, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3904(DI)
+	VMOVDQU        Y7, 3904(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2688(DI)
+	VMOVDQU        Y8, 2688(R8)
 	VPAND          Y1, Y6, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3968(DI)
+	VMOVDQU        Y8, 3968(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2752(DI)
+	VMOVDQU        Y8, 2752(R8)
 	VPAND          Y1, Y2, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 4032(DI)
+	VMOVDQU        Y4, 4032(R8)
 	VBROADCASTI128 96(BX), Y4
 	VINSERTI128    $0x01, 96(SI), Y4, Y4
 	VBROADCASTI128 96(BX)(AX*1), Y7
@@ -2469,46 +2610,46 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 3200(DI)
+	VMOVDQU        Y11, 3200(R8)
 	VPSRLW         $0x02, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 4480(DI)
+	VMOVDQU        Y8, 4480(R8)
 	VPSLLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 3264(DI)
+	VMOVDQU        Y8, 3264(R8)
 	VPSRLW         $0x02, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4544(DI)
+	VMOVDQU        Y5, 4544(R8)
 	VPSLLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3328(DI)
+	VMOVDQU        Y5, 3328(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4608(DI)
+	VMOVDQU        Y5, 4608(R8)
 	VPSLLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3392(DI)
+	VMOVDQU        Y5, 3392(R8)
 	VPSRLW         $0x02, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
 	VPOR           Y2, Y3, Y3
-	VMOVDQU        Y3, 4672(DI)
+	VMOVDQU        Y3, 4672(R8)
 	VBROADCASTI128 176(BX), Y2
 	VINSERTI128    $0x01, 176(SI), Y2, Y2
 	VBROADCASTI128 176(BX)(AX*1), Y3
@@ -2545,42 +2686,42 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 2880(DI)
+	VMOVDQU        Y11, 2880(R8)
 	VPAND          Y1, Y5, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 4160(DI)
+	VMOVDQU        Y9, 4160(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2944(DI)
+	VMOVDQU        Y9, 2944(R8)
 	VPAND          Y1, Y3, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 4224(DI)
+	VMOVDQU        Y7, 4224(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3008(DI)
+	VMOVDQU        Y8, 3008(R8)
 	VPAND          Y1, Y6, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 4288(DI)
+	VMOVDQU        Y8, 4288(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3072(DI)
+	VMOVDQU        Y8, 3072(R8)
 	VPAND          Y1, Y2, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 4352(DI)
+	VMOVDQU        Y4, 4352(R8)
 	VBROADCASTI128 112(BX), Y4
 	VINSERTI128    $0x01, 112(SI), Y4, Y4
 	VBROADCASTI128 112(BX)(AX*1), Y7
@@ -2601,59 +2742,70 @@ block:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 3520(DI)
+	VMOVDQU        Y11, 3520(R8)
 	VPSRLW         $0x02, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 4800(DI)
+	VMOVDQU        Y8, 4800(R8)
 	VPSLLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 3584(DI)
+	VMOVDQU        Y8, 3584(R8)
 	VPSRLW         $0x02, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4864(DI)
+	VMOVDQU        Y5, 4864(R8)
 	VPSLLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3648(DI)
+	VMOVDQU        Y5, 3648(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4928(DI)
+	VMOVDQU        Y5, 4928(R8)
 	VPSLLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3712(DI)
+	VMOVDQU        Y5, 3712(R8)
 	VPSRLW         $0x02, Y2, Y2
 	VPAND          Y1, Y2, Y1
 	VPSRLW         $0x04, Y4, Y2
 	VPAND          Y0, Y2, Y0
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 4992(DI)
+	VMOVDQU        Y0, 4992(R8)
 	ADDQ           $0x000000d2, BX
 	ADDQ           $0x000000d2, SI
-	ADDQ           $0x00001640, DI
-	DECQ           R8
+	ADDQ           $0x00000690, DI
+	ADDQ           $0x00001640, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 194(BX), Y0
 	VINSERTI128    $0x01, 194(SI), Y0, Y0
 	VBROADCASTI128 194(BX)(AX*1), Y1
@@ -2674,7 +2826,11 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 5632(DI)
+	VMOVUPS        Y0, 5632(R8)
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 192(BX), Y0
 	VINSERTI128    $0x01, 192(SI), Y0, Y0
 	VBROADCASTI128 192(BX)(AX*1), Y1
@@ -2693,90 +2849,94 @@ block_high:
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y3, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 256(DI)
+	VMOVDQU        Y2, 256(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y3, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 576(DI)
+	VMOVDQU        Y2, 576(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y3, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 896(DI)
+	VMOVDQU        Y2, 896(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y3, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 1216(DI)
+	VMOVDQU        Y2, 1216(R8)
 	VPXOR          Y2, Y2, Y2
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y3, Y5
 	VPSRAW         $0x03, Y5, Y5
 	VPSUBW         Y5, Y2, Y5
-	VMOVDQU        Y5, 5120(DI)
+	VMOVDQU        Y5, 5120(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y3, Y3
 	VPSRAW         $0x03, Y3, Y3
 	VPSUBW         Y3, Y2, Y3
-	VMOVDQU        Y3, 5184(DI)
+	VMOVDQU        Y3, 5184(R8)
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y1, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 1536(DI)
+	VMOVDQU        Y2, 1536(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y1, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 1856(DI)
+	VMOVDQU        Y2, 1856(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y1, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 2176(DI)
+	VMOVDQU        Y2, 2176(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y1, Y2
 	VPSRAW         $0x08, Y2, Y2
-	VMOVDQU        Y2, 2496(DI)
+	VMOVDQU        Y2, 2496(R8)
 	VPXOR          Y2, Y2, Y2
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y1, Y3
 	VPSRAW         $0x03, Y3, Y3
 	VPSUBW         Y3, Y2, Y3
-	VMOVDQU        Y3, 5248(DI)
+	VMOVDQU        Y3, 5248(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y1, Y1
 	VPSRAW         $0x03, Y1, Y1
 	VPSUBW         Y1, Y2, Y1
-	VMOVDQU        Y1, 5312(DI)
+	VMOVDQU        Y1, 5312(R8)
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y4, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 2816(DI)
+	VMOVDQU        Y1, 2816(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y4, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 3136(DI)
+	VMOVDQU        Y1, 3136(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y4, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 3456(DI)
+	VMOVDQU        Y1, 3456(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y4, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 3776(DI)
+	VMOVDQU        Y1, 3776(R8)
 	VPXOR          Y1, Y1, Y1
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y4, Y2
 	VPSRAW         $0x03, Y2, Y2
 	VPSUBW         Y2, Y1, Y2
-	VMOVDQU        Y2, 5376(DI)
+	VMOVDQU        Y2, 5376(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y4, Y2
 	VPSRAW         $0x03, Y2, Y2
 	VPSUBW         Y2, Y1, Y2
-	VMOVDQU        Y2, 5440(DI)
+	VMOVDQU        Y2, 5440(R8)
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4096(DI)
+	VMOVDQU        Y1, 4096(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4416(DI)
+	VMOVDQU        Y1, 4416(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4736(DI)
+	VMOVDQU        Y1, 4736(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 5056(DI)
+	VMOVDQU        Y1, 5056(R8)
 	VPXOR          Y1, Y1, Y1
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y0, Y2
 	VPSRAW         $0x03, Y2, Y2
 	VPSUBW         Y2, Y1, Y2
-	VMOVDQU        Y2, 5504(DI)
+	VMOVDQU        Y2, 5504(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y0, Y0
 	VPSRAW         $0x03, Y0, Y0
 	VPSUBW         Y0, Y1, Y0
-	VMOVDQU        Y0, 5568(DI)
+	VMOVDQU        Y0, 5568(R8)
 	VMOVDQU        k_low4AVX2<>+0(SB), Y0
 	VMOVDQU        k_top2AVX2<>+0(SB), Y1
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 128(BX), Y2
 	VINSERTI128    $0x01, 128(SI), Y2, Y2
 	VBROADCASTI128 128(BX)(AX*1), Y3
@@ -2793,6 +2953,10 @@ block_high:
 	VPUNPCKHQDQ    Y3, Y6, Y3
 	VPUNPCKLQDQ    Y4, Y2, Y6
 	VPUNPCKHQDQ    Y4, Y2, Y2
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
+	PREFETCHT1     896(DI)
+	PREFETCHT1     960(DI)
 	VBROADCASTI128 (BX), Y4
 	VINSERTI128    $0x01, (SI), Y4, Y4
 	VBROADCASTI128 (BX)(AX*1), Y7
@@ -2813,42 +2977,46 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, (DI)
+	VMOVDQU        Y11, (R8)
 	VPAND          Y1, Y5, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1280(DI)
+	VMOVDQU        Y9, 1280(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 64(DI)
+	VMOVDQU        Y9, 64(R8)
 	VPAND          Y1, Y3, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1344(DI)
+	VMOVDQU        Y7, 1344(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 128(DI)
+	VMOVDQU        Y8, 128(R8)
 	VPAND          Y1, Y6, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1408(DI)
+	VMOVDQU        Y8, 1408(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 192(DI)
+	VMOVDQU        Y8, 192(R8)
 	VPAND          Y1, Y2, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 1472(DI)
+	VMOVDQU        Y4, 1472(R8)
+	PREFETCHT1     1024(DI)
+	PREFETCHT1     1088(DI)
+	PREFETCHT1     1152(DI)
+	PREFETCHT1     1216(DI)
 	VBROADCASTI128 32(BX), Y4
 	VINSERTI128    $0x01, 32(SI), Y4, Y4
 	VBROADCASTI128 32(BX)(AX*1), Y7
@@ -2869,46 +3037,50 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 640(DI)
+	VMOVDQU        Y11, 640(R8)
 	VPSRLW         $0x02, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 1920(DI)
+	VMOVDQU        Y8, 1920(R8)
 	VPSLLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 704(DI)
+	VMOVDQU        Y8, 704(R8)
 	VPSRLW         $0x02, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 1984(DI)
+	VMOVDQU        Y5, 1984(R8)
 	VPSLLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 768(DI)
+	VMOVDQU        Y5, 768(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 2048(DI)
+	VMOVDQU        Y5, 2048(R8)
 	VPSLLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 832(DI)
+	VMOVDQU        Y5, 832(R8)
 	VPSRLW         $0x02, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
 	VPOR           Y2, Y3, Y3
-	VMOVDQU        Y3, 2112(DI)
+	VMOVDQU        Y3, 2112(R8)
+	PREFETCHT1     1280(DI)
+	PREFETCHT1     1344(DI)
+	PREFETCHT1     1408(DI)
+	PREFETCHT1     1472(DI)
 	VBROADCASTI128 144(BX), Y2
 	VINSERTI128    $0x01, 144(SI), Y2, Y2
 	VBROADCASTI128 144(BX)(AX*1), Y3
@@ -2925,6 +3097,9 @@ block_high:
 	VPUNPCKHQDQ    Y3, Y6, Y3
 	VPUNPCKLQDQ    Y4, Y2, Y6
 	VPUNPCKHQDQ    Y4, Y2, Y2
+	PREFETCHT1     1536(DI)
+	PREFETCHT1     1600(DI)
+	PREFETCHT1     1664(DI)
 	VBROADCASTI128 16(BX), Y4
 	VINSERTI128    $0x01, 16(SI), Y4, Y4
 	VBROADCASTI128 16(BX)(AX*1), Y7
@@ -2945,42 +3120,42 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 320(DI)
+	VMOVDQU        Y11, 320(R8)
 	VPAND          Y1, Y5, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 1600(DI)
+	VMOVDQU        Y9, 1600(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 384(DI)
+	VMOVDQU        Y9, 384(R8)
 	VPAND          Y1, Y3, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1664(DI)
+	VMOVDQU        Y7, 1664(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 448(DI)
+	VMOVDQU        Y8, 448(R8)
 	VPAND          Y1, Y6, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 1728(DI)
+	VMOVDQU        Y8, 1728(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 512(DI)
+	VMOVDQU        Y8, 512(R8)
 	VPAND          Y1, Y2, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 1792(DI)
+	VMOVDQU        Y4, 1792(R8)
 	VBROADCASTI128 48(BX), Y4
 	VINSERTI128    $0x01, 48(SI), Y4, Y4
 	VBROADCASTI128 48(BX)(AX*1), Y7
@@ -3001,46 +3176,46 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 960(DI)
+	VMOVDQU        Y11, 960(R8)
 	VPSRLW         $0x02, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 2240(DI)
+	VMOVDQU        Y8, 2240(R8)
 	VPSLLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 1024(DI)
+	VMOVDQU        Y8, 1024(R8)
 	VPSRLW         $0x02, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 2304(DI)
+	VMOVDQU        Y5, 2304(R8)
 	VPSLLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 1088(DI)
+	VMOVDQU        Y5, 1088(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 2368(DI)
+	VMOVDQU        Y5, 2368(R8)
 	VPSLLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 1152(DI)
+	VMOVDQU        Y5, 1152(R8)
 	VPSRLW         $0x02, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
 	VPOR           Y2, Y3, Y3
-	VMOVDQU        Y3, 2432(DI)
+	VMOVDQU        Y3, 2432(R8)
 	VBROADCASTI128 160(BX), Y2
 	VINSERTI128    $0x01, 160(SI), Y2, Y2
 	VBROADCASTI128 160(BX)(AX*1), Y3
@@ -3077,42 +3252,42 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 2560(DI)
+	VMOVDQU        Y11, 2560(R8)
 	VPAND          Y1, Y5, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 3840(DI)
+	VMOVDQU        Y9, 3840(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2624(DI)
+	VMOVDQU        Y9, 2624(R8)
 	VPAND          Y1, Y3, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3904(DI)
+	VMOVDQU        Y7, 3904(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2688(DI)
+	VMOVDQU        Y8, 2688(R8)
 	VPAND          Y1, Y6, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3968(DI)
+	VMOVDQU        Y8, 3968(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 2752(DI)
+	VMOVDQU        Y8, 2752(R8)
 	VPAND          Y1, Y2, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 4032(DI)
+	VMOVDQU        Y4, 4032(R8)
 	VBROADCASTI128 96(BX), Y4
 	VINSERTI128    $0x01, 96(SI), Y4, Y4
 	VBROADCASTI128 96(BX)(AX*1), Y7
@@ -3133,46 +3308,46 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 3200(DI)
+	VMOVDQU        Y11, 3200(R8)
 	VPSRLW         $0x02, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 4480(DI)
+	VMOVDQU        Y8, 4480(R8)
 	VPSLLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 3264(DI)
+	VMOVDQU        Y8, 3264(R8)
 	VPSRLW         $0x02, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4544(DI)
+	VMOVDQU        Y5, 4544(R8)
 	VPSLLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3328(DI)
+	VMOVDQU        Y5, 3328(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4608(DI)
+	VMOVDQU        Y5, 4608(R8)
 	VPSLLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3392(DI)
+	VMOVDQU        Y5, 3392(R8)
 	VPSRLW         $0x02, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
 	VPOR           Y2, Y3, Y3
-	VMOVDQU        Y3, 4672(DI)
+	VMOVDQU        Y3, 4672(R8)
 	VBROADCASTI128 176(BX), Y2
 	VINSERTI128    $0x01, 176(SI), Y2, Y2
 	VBROADCASTI128 176(BX)(AX*1), Y3
@@ -3209,42 +3384,42 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 2880(DI)
+	VMOVDQU        Y11, 2880(R8)
 	VPAND          Y1, Y5, Y8
 	VPSRLW         $0x04, Y9, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 4160(DI)
+	VMOVDQU        Y9, 4160(R8)
 	VPSLLW         $0x04, Y3, Y8
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y7, Y9
 	VPOR           Y8, Y9, Y9
-	VMOVDQU        Y9, 2944(DI)
+	VMOVDQU        Y9, 2944(R8)
 	VPAND          Y1, Y3, Y8
 	VPSRLW         $0x04, Y7, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 4224(DI)
+	VMOVDQU        Y7, 4224(R8)
 	VPSLLW         $0x04, Y6, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y10, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3008(DI)
+	VMOVDQU        Y8, 3008(R8)
 	VPAND          Y1, Y6, Y7
 	VPSRLW         $0x04, Y10, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 4288(DI)
+	VMOVDQU        Y8, 4288(R8)
 	VPSLLW         $0x04, Y2, Y7
 	VPAND          Y1, Y7, Y7
 	VPAND          Y0, Y4, Y8
 	VPOR           Y7, Y8, Y8
-	VMOVDQU        Y8, 3072(DI)
+	VMOVDQU        Y8, 3072(R8)
 	VPAND          Y1, Y2, Y7
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y7, Y4, Y4
-	VMOVDQU        Y4, 4352(DI)
+	VMOVDQU        Y4, 4352(R8)
 	VBROADCASTI128 112(BX), Y4
 	VINSERTI128    $0x01, 112(SI), Y4, Y4
 	VBROADCASTI128 112(BX)(AX*1), Y7
@@ -3265,50 +3440,51 @@ block_high:
 	VPAND          Y1, Y8, Y8
 	VPAND          Y0, Y9, Y11
 	VPOR           Y8, Y11, Y11
-	VMOVDQU        Y11, 3520(DI)
+	VMOVDQU        Y11, 3520(R8)
 	VPSRLW         $0x02, Y5, Y5
 	VPAND          Y1, Y5, Y5
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 4800(DI)
+	VMOVDQU        Y8, 4800(R8)
 	VPSLLW         $0x02, Y3, Y5
 	VPAND          Y1, Y5, Y5
 	VPAND          Y0, Y7, Y8
 	VPOR           Y5, Y8, Y8
-	VMOVDQU        Y8, 3584(DI)
+	VMOVDQU        Y8, 3584(R8)
 	VPSRLW         $0x02, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y7, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4864(DI)
+	VMOVDQU        Y5, 4864(R8)
 	VPSLLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y10, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3648(DI)
+	VMOVDQU        Y5, 3648(R8)
 	VPSRLW         $0x02, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSRLW         $0x04, Y10, Y5
 	VPAND          Y0, Y5, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 4928(DI)
+	VMOVDQU        Y5, 4928(R8)
 	VPSLLW         $0x02, Y2, Y3
 	VPAND          Y1, Y3, Y3
 	VPAND          Y0, Y4, Y5
 	VPOR           Y3, Y5, Y5
-	VMOVDQU        Y5, 3712(DI)
+	VMOVDQU        Y5, 3712(R8)
 	VPSRLW         $0x02, Y2, Y2
 	VPAND          Y1, Y2, Y1
 	VPSRLW         $0x04, Y4, Y2
 	VPAND          Y0, Y2, Y0
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 4992(DI)
+	VMOVDQU        Y0, 4992(R8)
 	ADDQ           $0x000000d2, BX
 	ADDQ           $0x000000d2, SI
-	ADDQ           $0x00001640, DI
-	DECQ           R8
+	ADDQ           $0x00000690, DI
+	ADDQ           $0x00001640, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -3427,18 +3603,28 @@ column:
 	VZEROUPPER
 	RET
 
-// func gemmUnpackQ2KAVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ2KAVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ2KAVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ2KAVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 68(BX), Y0
 	VINSERTI128    $0x01, 68(SI), Y0, Y0
 	VBROADCASTI128 68(BX)(AX*1), Y1
@@ -3458,13 +3644,17 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y1
 	VPERMQ         $0x08, Y1, Y1
 	VCVTPH2PS      X1, Y1
-	VMOVUPS        Y1, 5632(DI)
+	VMOVUPS        Y1, 5632(R8)
 	VPSRLD         $0x10, Y0, Y0
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 5696(DI)
+	VMOVUPS        Y0, 5696(R8)
 	VMOVDQU        k_low4AVX2<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 (BX), Y1
 	VINSERTI128    $0x01, (SI), Y1, Y1
 	VBROADCASTI128 (BX)(AX*1), Y2
@@ -3484,64 +3674,67 @@ block:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y4, Y6
-	VMOVDQU        Y6, 256(DI)
+	VMOVDQU        Y6, 256(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y4, Y6
-	VMOVDQU        Y6, 576(DI)
+	VMOVDQU        Y6, 576(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y4, Y6
-	VMOVDQU        Y6, 896(DI)
+	VMOVDQU        Y6, 896(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y4, Y4
-	VMOVDQU        Y4, 1216(DI)
+	VMOVDQU        Y4, 1216(R8)
 	VPAND          Y0, Y3, Y3
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y3, Y4
-	VMOVDQU        Y4, 5120(DI)
+	VMOVDQU        Y4, 5120(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y3, Y3
-	VMOVDQU        Y3, 5184(DI)
+	VMOVDQU        Y3, 5184(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y2, Y4
-	VMOVDQU        Y4, 1536(DI)
+	VMOVDQU        Y4, 1536(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y2, Y4
-	VMOVDQU        Y4, 1856(DI)
+	VMOVDQU        Y4, 1856(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y2, Y4
-	VMOVDQU        Y4, 2176(DI)
+	VMOVDQU        Y4, 2176(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y2, Y2
-	VMOVDQU        Y2, 2496(DI)
+	VMOVDQU        Y2, 2496(R8)
 	VPAND          Y0, Y3, Y3
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y3, Y2
-	VMOVDQU        Y2, 5248(DI)
+	VMOVDQU        Y2, 5248(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y3, Y2
-	VMOVDQU        Y2, 5312(DI)
+	VMOVDQU        Y2, 5312(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y5, Y3
-	VMOVDQU        Y3, 2816(DI)
+	VMOVDQU        Y3, 2816(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y5, Y3
-	VMOVDQU        Y3, 3136(DI)
+	VMOVDQU        Y3, 3136(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y5, Y3
-	VMOVDQU        Y3, 3456(DI)
+	VMOVDQU        Y3, 3456(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y5, Y3
-	VMOVDQU        Y3, 3776(DI)
+	VMOVDQU        Y3, 3776(R8)
 	VPAND          Y0, Y2, Y2
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y2, Y3
-	VMOVDQU        Y3, 5376(DI)
+	VMOVDQU        Y3, 5376(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y2, Y2
-	VMOVDQU        Y2, 5440(DI)
+	VMOVDQU        Y2, 5440(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y1, Y3
-	VMOVDQU        Y3, 4096(DI)
+	VMOVDQU        Y3, 4096(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y1, Y3
-	VMOVDQU        Y3, 4416(DI)
+	VMOVDQU        Y3, 4416(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y1, Y3
-	VMOVDQU        Y3, 4736(DI)
+	VMOVDQU        Y3, 4736(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 5056(DI)
+	VMOVDQU        Y1, 5056(R8)
 	VPAND          Y0, Y2, Y2
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y2, Y0
-	VMOVDQU        Y0, 5504(DI)
+	VMOVDQU        Y0, 5504(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y2, Y0
-	VMOVDQU        Y0, 5568(DI)
+	VMOVDQU        Y0, 5568(R8)
 	VMOVDQU        k_twosAVX2<>+0(SB), Y0
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
 	VBROADCASTI128 16(BX), Y1
 	VINSERTI128    $0x01, 16(SI), Y1, Y1
 	VBROADCASTI128 16(BX)(AX*1), Y2
@@ -3559,49 +3752,49 @@ block:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, (DI)
+	VMOVDQU        Y3, (R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 640(DI)
+	VMOVDQU        Y3, 640(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1280(DI)
+	VMOVDQU        Y3, 1280(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1920(DI)
+	VMOVDQU        Y3, 1920(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 704(DI)
+	VMOVDQU        Y3, 704(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1344(DI)
+	VMOVDQU        Y3, 1344(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1984(DI)
+	VMOVDQU        Y2, 1984(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 768(DI)
+	VMOVDQU        Y2, 768(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1408(DI)
+	VMOVDQU        Y2, 1408(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2048(DI)
+	VMOVDQU        Y2, 2048(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 832(DI)
+	VMOVDQU        Y2, 832(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1472(DI)
+	VMOVDQU        Y2, 1472(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y1
-	VMOVDQU        Y1, 2112(DI)
+	VMOVDQU        Y1, 2112(R8)
 	VBROADCASTI128 32(BX), Y1
 	VINSERTI128    $0x01, 32(SI), Y1, Y1
 	VBROADCASTI128 32(BX)(AX*1), Y2
@@ -3619,49 +3812,49 @@ block:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 960(DI)
+	VMOVDQU        Y3, 960(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1600(DI)
+	VMOVDQU        Y3, 1600(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 2240(DI)
+	VMOVDQU        Y3, 2240(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 384(DI)
+	VMOVDQU        Y3, 384(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1024(DI)
+	VMOVDQU        Y3, 1024(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1664(DI)
+	VMOVDQU        Y3, 1664(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2304(DI)
+	VMOVDQU        Y2, 2304(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 448(DI)
+	VMOVDQU        Y2, 448(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1088(DI)
+	VMOVDQU        Y2, 1088(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1728(DI)
+	VMOVDQU        Y2, 1728(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2368(DI)
+	VMOVDQU        Y2, 2368(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 512(DI)
+	VMOVDQU        Y2, 512(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1152(DI)
+	VMOVDQU        Y2, 1152(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1792(DI)
+	VMOVDQU        Y2, 1792(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y0
-	VMOVDQU        Y0, 2432(DI)
+	VMOVDQU        Y0, 2432(R8)
 	VMOVDQU        k_twosAVX2<>+0(SB), Y0
 	VBROADCASTI128 48(BX), Y1
 	VINSERTI128    $0x01, 48(SI), Y1, Y1
@@ -3680,49 +3873,49 @@ block:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 2560(DI)
+	VMOVDQU        Y3, 2560(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3200(DI)
+	VMOVDQU        Y3, 3200(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3840(DI)
+	VMOVDQU        Y3, 3840(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4480(DI)
+	VMOVDQU        Y3, 4480(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 2624(DI)
+	VMOVDQU        Y3, 2624(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3264(DI)
+	VMOVDQU        Y3, 3264(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3904(DI)
+	VMOVDQU        Y3, 3904(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4544(DI)
+	VMOVDQU        Y2, 4544(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 2688(DI)
+	VMOVDQU        Y2, 2688(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3328(DI)
+	VMOVDQU        Y2, 3328(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3968(DI)
+	VMOVDQU        Y2, 3968(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4608(DI)
+	VMOVDQU        Y2, 4608(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 2752(DI)
+	VMOVDQU        Y2, 2752(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3392(DI)
+	VMOVDQU        Y2, 3392(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4032(DI)
+	VMOVDQU        Y2, 4032(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y1
-	VMOVDQU        Y1, 4672(DI)
+	VMOVDQU        Y1, 4672(R8)
 	VBROADCASTI128 64(BX), Y1
 	VINSERTI128    $0x01, 64(SI), Y1, Y1
 	VBROADCASTI128 64(BX)(AX*1), Y2
@@ -3740,62 +3933,73 @@ block:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 2880(DI)
+	VMOVDQU        Y3, 2880(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3520(DI)
+	VMOVDQU        Y3, 3520(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4160(DI)
+	VMOVDQU        Y3, 4160(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4800(DI)
+	VMOVDQU        Y3, 4800(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 2944(DI)
+	VMOVDQU        Y3, 2944(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3584(DI)
+	VMOVDQU        Y3, 3584(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4224(DI)
+	VMOVDQU        Y3, 4224(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4864(DI)
+	VMOVDQU        Y2, 4864(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3648(DI)
+	VMOVDQU        Y2, 3648(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4288(DI)
+	VMOVDQU        Y2, 4288(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4928(DI)
+	VMOVDQU        Y2, 4928(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y2, 3072(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3712(DI)
+	VMOVDQU        Y2, 3712(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4352(DI)
+	VMOVDQU        Y2, 4352(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y0
-	VMOVDQU        Y0, 4992(DI)
+	VMOVDQU        Y0, 4992(R8)
 	ADDQ           $0x00000054, BX
 	ADDQ           $0x00000054, SI
-	ADDQ           $0x00001680, DI
-	DECQ           R8
+	ADDQ           $0x000002a0, DI
+	ADDQ           $0x00001680, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 68(BX), Y0
 	VINSERTI128    $0x01, 68(SI), Y0, Y0
 	VBROADCASTI128 68(BX)(AX*1), Y1
@@ -3815,13 +4019,17 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y1
 	VPERMQ         $0x08, Y1, Y1
 	VCVTPH2PS      X1, Y1
-	VMOVUPS        Y1, 5632(DI)
+	VMOVUPS        Y1, 5632(R8)
 	VPSRLD         $0x10, Y0, Y0
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 5696(DI)
+	VMOVUPS        Y0, 5696(R8)
 	VMOVDQU        k_low4AVX2<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 (BX), Y1
 	VINSERTI128    $0x01, (SI), Y1, Y1
 	VBROADCASTI128 (BX)(AX*1), Y2
@@ -3841,64 +4049,67 @@ block_high:
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y4, Y4
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y4, Y6
-	VMOVDQU        Y6, 256(DI)
+	VMOVDQU        Y6, 256(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y4, Y6
-	VMOVDQU        Y6, 576(DI)
+	VMOVDQU        Y6, 576(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y4, Y6
-	VMOVDQU        Y6, 896(DI)
+	VMOVDQU        Y6, 896(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y4, Y4
-	VMOVDQU        Y4, 1216(DI)
+	VMOVDQU        Y4, 1216(R8)
 	VPAND          Y0, Y3, Y3
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y3, Y4
-	VMOVDQU        Y4, 5120(DI)
+	VMOVDQU        Y4, 5120(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y3, Y3
-	VMOVDQU        Y3, 5184(DI)
+	VMOVDQU        Y3, 5184(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y2, Y2
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y2, Y4
-	VMOVDQU        Y4, 1536(DI)
+	VMOVDQU        Y4, 1536(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y2, Y4
-	VMOVDQU        Y4, 1856(DI)
+	VMOVDQU        Y4, 1856(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y2, Y4
-	VMOVDQU        Y4, 2176(DI)
+	VMOVDQU        Y4, 2176(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y2, Y2
-	VMOVDQU        Y2, 2496(DI)
+	VMOVDQU        Y2, 2496(R8)
 	VPAND          Y0, Y3, Y3
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y3, Y2
-	VMOVDQU        Y2, 5248(DI)
+	VMOVDQU        Y2, 5248(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y3, Y2
-	VMOVDQU        Y2, 5312(DI)
+	VMOVDQU        Y2, 5312(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y5, Y5
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y5, Y3
-	VMOVDQU        Y3, 2816(DI)
+	VMOVDQU        Y3, 2816(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y5, Y3
-	VMOVDQU        Y3, 3136(DI)
+	VMOVDQU        Y3, 3136(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y5, Y3
-	VMOVDQU        Y3, 3456(DI)
+	VMOVDQU        Y3, 3456(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y5, Y3
-	VMOVDQU        Y3, 3776(DI)
+	VMOVDQU        Y3, 3776(R8)
 	VPAND          Y0, Y2, Y2
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y2, Y3
-	VMOVDQU        Y3, 5376(DI)
+	VMOVDQU        Y3, 5376(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y2, Y2
-	VMOVDQU        Y2, 5440(DI)
+	VMOVDQU        Y2, 5440(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y1, Y1
 	VPSHUFB        k_lane_byte0AVX2_32<>+0(SB), Y1, Y3
-	VMOVDQU        Y3, 4096(DI)
+	VMOVDQU        Y3, 4096(R8)
 	VPSHUFB        k_lane_byte1AVX2_32<>+0(SB), Y1, Y3
-	VMOVDQU        Y3, 4416(DI)
+	VMOVDQU        Y3, 4416(R8)
 	VPSHUFB        k_lane_byte2AVX2_32<>+0(SB), Y1, Y3
-	VMOVDQU        Y3, 4736(DI)
+	VMOVDQU        Y3, 4736(R8)
 	VPSHUFB        k_lane_byte3AVX2_32<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 5056(DI)
+	VMOVDQU        Y1, 5056(R8)
 	VPAND          Y0, Y2, Y2
 	VPSHUFB        k_lane_bytes01AVX2_32<>+0(SB), Y2, Y0
-	VMOVDQU        Y0, 5504(DI)
+	VMOVDQU        Y0, 5504(R8)
 	VPSHUFB        k_lane_bytes23AVX2_32<>+0(SB), Y2, Y0
-	VMOVDQU        Y0, 5568(DI)
+	VMOVDQU        Y0, 5568(R8)
 	VMOVDQU        k_twosAVX2<>+0(SB), Y0
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
 	VBROADCASTI128 16(BX), Y1
 	VINSERTI128    $0x01, 16(SI), Y1, Y1
 	VBROADCASTI128 16(BX)(AX*1), Y2
@@ -3916,49 +4127,49 @@ block_high:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, (DI)
+	VMOVDQU        Y3, (R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 640(DI)
+	VMOVDQU        Y3, 640(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1280(DI)
+	VMOVDQU        Y3, 1280(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1920(DI)
+	VMOVDQU        Y3, 1920(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 704(DI)
+	VMOVDQU        Y3, 704(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1344(DI)
+	VMOVDQU        Y3, 1344(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1984(DI)
+	VMOVDQU        Y2, 1984(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 768(DI)
+	VMOVDQU        Y2, 768(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1408(DI)
+	VMOVDQU        Y2, 1408(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2048(DI)
+	VMOVDQU        Y2, 2048(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 832(DI)
+	VMOVDQU        Y2, 832(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1472(DI)
+	VMOVDQU        Y2, 1472(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y1
-	VMOVDQU        Y1, 2112(DI)
+	VMOVDQU        Y1, 2112(R8)
 	VBROADCASTI128 32(BX), Y1
 	VINSERTI128    $0x01, 32(SI), Y1, Y1
 	VBROADCASTI128 32(BX)(AX*1), Y2
@@ -3976,49 +4187,49 @@ block_high:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 960(DI)
+	VMOVDQU        Y3, 960(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1600(DI)
+	VMOVDQU        Y3, 1600(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 2240(DI)
+	VMOVDQU        Y3, 2240(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 384(DI)
+	VMOVDQU        Y3, 384(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1024(DI)
+	VMOVDQU        Y3, 1024(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1664(DI)
+	VMOVDQU        Y3, 1664(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2304(DI)
+	VMOVDQU        Y2, 2304(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 448(DI)
+	VMOVDQU        Y2, 448(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1088(DI)
+	VMOVDQU        Y2, 1088(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1728(DI)
+	VMOVDQU        Y2, 1728(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2368(DI)
+	VMOVDQU        Y2, 2368(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 512(DI)
+	VMOVDQU        Y2, 512(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1152(DI)
+	VMOVDQU        Y2, 1152(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1792(DI)
+	VMOVDQU        Y2, 1792(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y0
-	VMOVDQU        Y0, 2432(DI)
+	VMOVDQU        Y0, 2432(R8)
 	VMOVDQU        k_twosAVX2<>+0(SB), Y0
 	VBROADCASTI128 48(BX), Y1
 	VINSERTI128    $0x01, 48(SI), Y1, Y1
@@ -4037,49 +4248,49 @@ block_high:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 2560(DI)
+	VMOVDQU        Y3, 2560(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3200(DI)
+	VMOVDQU        Y3, 3200(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3840(DI)
+	VMOVDQU        Y3, 3840(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4480(DI)
+	VMOVDQU        Y3, 4480(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 2624(DI)
+	VMOVDQU        Y3, 2624(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3264(DI)
+	VMOVDQU        Y3, 3264(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3904(DI)
+	VMOVDQU        Y3, 3904(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4544(DI)
+	VMOVDQU        Y2, 4544(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 2688(DI)
+	VMOVDQU        Y2, 2688(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3328(DI)
+	VMOVDQU        Y2, 3328(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3968(DI)
+	VMOVDQU        Y2, 3968(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4608(DI)
+	VMOVDQU        Y2, 4608(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 2752(DI)
+	VMOVDQU        Y2, 2752(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3392(DI)
+	VMOVDQU        Y2, 3392(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4032(DI)
+	VMOVDQU        Y2, 4032(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y1
-	VMOVDQU        Y1, 4672(DI)
+	VMOVDQU        Y1, 4672(R8)
 	VBROADCASTI128 64(BX), Y1
 	VINSERTI128    $0x01, 64(SI), Y1, Y1
 	VBROADCASTI128 64(BX)(AX*1), Y2
@@ -4097,53 +4308,54 @@ block_high:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 2880(DI)
+	VMOVDQU        Y3, 2880(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3520(DI)
+	VMOVDQU        Y3, 3520(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4160(DI)
+	VMOVDQU        Y3, 4160(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4800(DI)
+	VMOVDQU        Y3, 4800(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 2944(DI)
+	VMOVDQU        Y3, 2944(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3584(DI)
+	VMOVDQU        Y3, 3584(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4224(DI)
+	VMOVDQU        Y3, 4224(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4864(DI)
+	VMOVDQU        Y2, 4864(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3648(DI)
+	VMOVDQU        Y2, 3648(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4288(DI)
+	VMOVDQU        Y2, 4288(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4928(DI)
+	VMOVDQU        Y2, 4928(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y2, 3072(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3712(DI)
+	VMOVDQU        Y2, 3712(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4352(DI)
+	VMOVDQU        Y2, 4352(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y0
-	VMOVDQU        Y0, 4992(DI)
+	VMOVDQU        Y0, 4992(R8)
 	ADDQ           $0x00000054, BX
 	ADDQ           $0x00000054, SI
-	ADDQ           $0x00001680, DI
-	DECQ           R8
+	ADDQ           $0x000002a0, DI
+	ADDQ           $0x00001680, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -4154,18 +4366,28 @@ DATA k_twosAVX2<>+16(SB)/8, $0x0303030303030303
 DATA k_twosAVX2<>+24(SB)/8, $0x0303030303030303
 GLOBL k_twosAVX2<>(SB), RODATA|NOPTR, $32
 
-// func gemmUnpackQ3KAVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ3KAVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ3KAVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ3KAVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 94(BX), Y0
 	VINSERTI128    $0x01, 94(SI), Y0, Y0
 	VBROADCASTI128 94(BX)(AX*1), Y1
@@ -4186,7 +4408,7 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y2, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 5632(DI)
+	VMOVUPS        Y2, 5632(R8)
 	VPSRLD         $0x10, Y3, Y3
 	VPSLLD         $0x10, Y1, Y2
 	VPOR           Y2, Y3, Y3
@@ -4206,25 +4428,25 @@ block:
 	VPSUBB         Y5, Y6, Y6
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 256(DI)
+	VMOVDQU        Y7, 256(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 576(DI)
+	VMOVDQU        Y7, 576(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 896(DI)
+	VMOVDQU        Y7, 896(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 1216(DI)
+	VMOVDQU        Y7, 1216(R8)
 	VPXOR          Y7, Y7, Y7
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y6, Y8
 	VPSRAW         $0x06, Y8, Y8
 	VPSUBW         Y8, Y7, Y8
-	VMOVDQU        Y8, 5120(DI)
+	VMOVDQU        Y8, 5120(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y6, Y6
 	VPSRAW         $0x06, Y6, Y6
 	VPSUBW         Y6, Y7, Y6
-	VMOVDQU        Y6, 5184(DI)
+	VMOVDQU        Y6, 5184(R8)
 	VPAND          Y0, Y1, Y6
 	VPSLLW         $0x02, Y4, Y7
 	VPAND          Y2, Y7, Y7
@@ -4232,25 +4454,25 @@ block:
 	VPSUBB         Y5, Y6, Y6
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 1536(DI)
+	VMOVDQU        Y7, 1536(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 1856(DI)
+	VMOVDQU        Y7, 1856(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 2176(DI)
+	VMOVDQU        Y7, 2176(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 2496(DI)
+	VMOVDQU        Y7, 2496(R8)
 	VPXOR          Y7, Y7, Y7
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y6, Y8
 	VPSRAW         $0x06, Y8, Y8
 	VPSUBW         Y8, Y7, Y8
-	VMOVDQU        Y8, 5248(DI)
+	VMOVDQU        Y8, 5248(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y6, Y6
 	VPSRAW         $0x06, Y6, Y6
 	VPSUBW         Y6, Y7, Y6
-	VMOVDQU        Y6, 5312(DI)
+	VMOVDQU        Y6, 5312(R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y0, Y3, Y3
 	VPAND          Y2, Y4, Y6
@@ -4258,25 +4480,25 @@ block:
 	VPSUBB         Y5, Y3, Y3
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y3, Y6
 	VPSRAW         $0x08, Y6, Y6
-	VMOVDQU        Y6, 2816(DI)
+	VMOVDQU        Y6, 2816(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y3, Y6
 	VPSRAW         $0x08, Y6, Y6
-	VMOVDQU        Y6, 3136(DI)
+	VMOVDQU        Y6, 3136(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y3, Y6
 	VPSRAW         $0x08, Y6, Y6
-	VMOVDQU        Y6, 3456(DI)
+	VMOVDQU        Y6, 3456(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y3, Y6
 	VPSRAW         $0x08, Y6, Y6
-	VMOVDQU        Y6, 3776(DI)
+	VMOVDQU        Y6, 3776(R8)
 	VPXOR          Y6, Y6, Y6
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y3, Y7
 	VPSRAW         $0x06, Y7, Y7
 	VPSUBW         Y7, Y6, Y7
-	VMOVDQU        Y7, 5376(DI)
+	VMOVDQU        Y7, 5376(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y3, Y3
 	VPSRAW         $0x06, Y3, Y3
 	VPSUBW         Y3, Y6, Y3
-	VMOVDQU        Y3, 5440(DI)
+	VMOVDQU        Y3, 5440(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y0, Y1, Y0
 	VPSRLW         $0x02, Y4, Y1
@@ -4285,26 +4507,30 @@ block:
 	VPSUBB         Y5, Y0, Y0
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4096(DI)
+	VMOVDQU        Y1, 4096(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4416(DI)
+	VMOVDQU        Y1, 4416(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4736(DI)
+	VMOVDQU        Y1, 4736(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 5056(DI)
+	VMOVDQU        Y1, 5056(R8)
 	VPXOR          Y1, Y1, Y1
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y0, Y2
 	VPSRAW         $0x06, Y2, Y2
 	VPSUBW         Y2, Y1, Y2
-	VMOVDQU        Y2, 5504(DI)
+	VMOVDQU        Y2, 5504(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y0, Y0
 	VPSRAW         $0x06, Y0, Y0
 	VPSUBW         Y0, Y1, Y0
-	VMOVDQU        Y0, 5568(DI)
+	VMOVDQU        Y0, 5568(R8)
 	VMOVDQU        k_bit2AVX2<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 (BX), Y1
 	VINSERTI128    $0x01, (SI), Y1, Y1
 	VBROADCASTI128 (BX)(AX*1), Y2
@@ -4322,6 +4548,10 @@ block:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VMOVDQU        k_twosAVX2<>+0(SB), Y3
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 32(BX), Y6
 	VINSERTI128    $0x01, 32(SI), Y6, Y6
 	VBROADCASTI128 32(BX)(AX*1), Y7
@@ -4342,90 +4572,92 @@ block:
 	VPSLLW         $0x02, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, (DI)
+	VMOVDQU        Y8, (R8)
 	VPSRLW         $0x02, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSLLW         $0x01, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 640(DI)
+	VMOVDQU        Y8, 640(R8)
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPAND          Y0, Y4, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 1280(DI)
+	VMOVDQU        Y8, 1280(R8)
 	VPSRLW         $0x06, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x01, Y4, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 1920(DI)
+	VMOVDQU        Y8, 1920(R8)
 	VPAND          Y3, Y7, Y8
 	VPSLLW         $0x02, Y2, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 64(DI)
+	VMOVDQU        Y8, 64(R8)
 	VPSRLW         $0x02, Y7, Y8
 	VPAND          Y3, Y8, Y8
 	VPSLLW         $0x01, Y2, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 704(DI)
+	VMOVDQU        Y8, 704(R8)
 	VPSRLW         $0x04, Y7, Y8
 	VPAND          Y3, Y8, Y8
 	VPAND          Y0, Y2, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 1344(DI)
+	VMOVDQU        Y8, 1344(R8)
 	VPSRLW         $0x06, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSRLW         $0x01, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1984(DI)
+	VMOVDQU        Y7, 1984(R8)
 	VPAND          Y3, Y10, Y7
 	VPSLLW         $0x02, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 128(DI)
+	VMOVDQU        Y7, 128(R8)
 	VPSRLW         $0x02, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPSLLW         $0x01, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 768(DI)
+	VMOVDQU        Y7, 768(R8)
 	VPSRLW         $0x04, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPAND          Y0, Y5, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1408(DI)
+	VMOVDQU        Y7, 1408(R8)
 	VPSRLW         $0x06, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPSRLW         $0x01, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2048(DI)
+	VMOVDQU        Y7, 2048(R8)
 	VPAND          Y3, Y6, Y7
 	VPSLLW         $0x02, Y1, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 192(DI)
+	VMOVDQU        Y7, 192(R8)
 	VPSRLW         $0x02, Y6, Y7
 	VPAND          Y3, Y7, Y7
 	VPSLLW         $0x01, Y1, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 832(DI)
+	VMOVDQU        Y7, 832(R8)
 	VPSRLW         $0x04, Y6, Y7
 	VPAND          Y3, Y7, Y7
 	VPAND          Y0, Y1, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1472(DI)
+	VMOVDQU        Y7, 1472(R8)
 	VPSRLW         $0x06, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSRLW         $0x01, Y1, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 2112(DI)
+	VMOVDQU        Y6, 2112(R8)
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
 	VBROADCASTI128 64(BX), Y6
 	VINSERTI128    $0x01, 64(SI), Y6, Y6
 	VBROADCASTI128 64(BX)(AX*1), Y7
@@ -4446,94 +4678,94 @@ block:
 	VPSRLW         $0x02, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 2560(DI)
+	VMOVDQU        Y8, 2560(R8)
 	VPSRLW         $0x02, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x03, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 3200(DI)
+	VMOVDQU        Y8, 3200(R8)
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x04, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 3840(DI)
+	VMOVDQU        Y8, 3840(R8)
 	VPSRLW         $0x06, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x05, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y8, Y8
-	VMOVDQU        Y8, 4480(DI)
+	VMOVDQU        Y8, 4480(R8)
 	VPAND          Y3, Y7, Y4
 	VPSRLW         $0x02, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 2624(DI)
+	VMOVDQU        Y4, 2624(R8)
 	VPSRLW         $0x02, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x03, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 3264(DI)
+	VMOVDQU        Y4, 3264(R8)
 	VPSRLW         $0x04, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x04, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 3904(DI)
+	VMOVDQU        Y4, 3904(R8)
 	VPSRLW         $0x06, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x05, Y2, Y2
 	VPAND          Y0, Y2, Y2
 	VPOR           Y2, Y4, Y4
-	VMOVDQU        Y4, 4544(DI)
+	VMOVDQU        Y4, 4544(R8)
 	VPAND          Y3, Y10, Y2
 	VPSRLW         $0x02, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 2688(DI)
+	VMOVDQU        Y2, 2688(R8)
 	VPSRLW         $0x02, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x03, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3328(DI)
+	VMOVDQU        Y2, 3328(R8)
 	VPSRLW         $0x04, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x04, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3968(DI)
+	VMOVDQU        Y2, 3968(R8)
 	VPSRLW         $0x06, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x05, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4608(DI)
+	VMOVDQU        Y2, 4608(R8)
 	VPAND          Y3, Y6, Y2
 	VPSRLW         $0x02, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 2752(DI)
+	VMOVDQU        Y2, 2752(R8)
 	VPSRLW         $0x02, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x03, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3392(DI)
+	VMOVDQU        Y2, 3392(R8)
 	VPSRLW         $0x04, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x04, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4032(DI)
+	VMOVDQU        Y2, 4032(R8)
 	VPSRLW         $0x06, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x05, Y1, Y1
 	VPAND          Y0, Y1, Y1
 	VPOR           Y1, Y2, Y2
-	VMOVDQU        Y2, 4672(DI)
+	VMOVDQU        Y2, 4672(R8)
 	VBROADCASTI128 16(BX), Y1
 	VINSERTI128    $0x01, 16(SI), Y1, Y1
 	VBROADCASTI128 16(BX)(AX*1), Y2
@@ -4571,90 +4803,90 @@ block:
 	VPSLLW         $0x02, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 320(DI)
+	VMOVDQU        Y8, 320(R8)
 	VPSRLW         $0x02, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSLLW         $0x01, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 960(DI)
+	VMOVDQU        Y8, 960(R8)
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPAND          Y0, Y4, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 1600(DI)
+	VMOVDQU        Y8, 1600(R8)
 	VPSRLW         $0x06, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x01, Y4, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 2240(DI)
+	VMOVDQU        Y8, 2240(R8)
 	VPAND          Y3, Y7, Y8
 	VPSLLW         $0x02, Y2, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 384(DI)
+	VMOVDQU        Y8, 384(R8)
 	VPSRLW         $0x02, Y7, Y8
 	VPAND          Y3, Y8, Y8
 	VPSLLW         $0x01, Y2, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 1024(DI)
+	VMOVDQU        Y8, 1024(R8)
 	VPSRLW         $0x04, Y7, Y8
 	VPAND          Y3, Y8, Y8
 	VPAND          Y0, Y2, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 1664(DI)
+	VMOVDQU        Y8, 1664(R8)
 	VPSRLW         $0x06, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSRLW         $0x01, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2304(DI)
+	VMOVDQU        Y7, 2304(R8)
 	VPAND          Y3, Y10, Y7
 	VPSLLW         $0x02, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 448(DI)
+	VMOVDQU        Y7, 448(R8)
 	VPSRLW         $0x02, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPSLLW         $0x01, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1088(DI)
+	VMOVDQU        Y7, 1088(R8)
 	VPSRLW         $0x04, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPAND          Y0, Y5, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1728(DI)
+	VMOVDQU        Y7, 1728(R8)
 	VPSRLW         $0x06, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPSRLW         $0x01, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2368(DI)
+	VMOVDQU        Y7, 2368(R8)
 	VPAND          Y3, Y6, Y7
 	VPSLLW         $0x02, Y1, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 512(DI)
+	VMOVDQU        Y7, 512(R8)
 	VPSRLW         $0x02, Y6, Y7
 	VPAND          Y3, Y7, Y7
 	VPSLLW         $0x01, Y1, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1152(DI)
+	VMOVDQU        Y7, 1152(R8)
 	VPSRLW         $0x04, Y6, Y7
 	VPAND          Y3, Y7, Y7
 	VPAND          Y0, Y1, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1792(DI)
+	VMOVDQU        Y7, 1792(R8)
 	VPSRLW         $0x06, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSRLW         $0x01, Y1, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 2432(DI)
+	VMOVDQU        Y6, 2432(R8)
 	VBROADCASTI128 80(BX), Y6
 	VINSERTI128    $0x01, 80(SI), Y6, Y6
 	VBROADCASTI128 80(BX)(AX*1), Y7
@@ -4675,107 +4907,118 @@ block:
 	VPSRLW         $0x02, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 2880(DI)
+	VMOVDQU        Y8, 2880(R8)
 	VPSRLW         $0x02, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x03, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 3520(DI)
+	VMOVDQU        Y8, 3520(R8)
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x04, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 4160(DI)
+	VMOVDQU        Y8, 4160(R8)
 	VPSRLW         $0x06, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x05, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y8, Y8
-	VMOVDQU        Y8, 4800(DI)
+	VMOVDQU        Y8, 4800(R8)
 	VPAND          Y3, Y7, Y4
 	VPSRLW         $0x02, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 2944(DI)
+	VMOVDQU        Y4, 2944(R8)
 	VPSRLW         $0x02, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x03, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 3584(DI)
+	VMOVDQU        Y4, 3584(R8)
 	VPSRLW         $0x04, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x04, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 4224(DI)
+	VMOVDQU        Y4, 4224(R8)
 	VPSRLW         $0x06, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x05, Y2, Y2
 	VPAND          Y0, Y2, Y2
 	VPOR           Y2, Y4, Y4
-	VMOVDQU        Y4, 4864(DI)
+	VMOVDQU        Y4, 4864(R8)
 	VPAND          Y3, Y10, Y2
 	VPSRLW         $0x02, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x02, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x03, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3648(DI)
+	VMOVDQU        Y2, 3648(R8)
 	VPSRLW         $0x04, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x04, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4288(DI)
+	VMOVDQU        Y2, 4288(R8)
 	VPSRLW         $0x06, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x05, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4928(DI)
+	VMOVDQU        Y2, 4928(R8)
 	VPAND          Y3, Y6, Y2
 	VPSRLW         $0x02, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y2, 3072(R8)
 	VPSRLW         $0x02, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x03, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3712(DI)
+	VMOVDQU        Y2, 3712(R8)
 	VPSRLW         $0x04, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x04, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4352(DI)
+	VMOVDQU        Y2, 4352(R8)
 	VPSRLW         $0x06, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x05, Y1, Y1
 	VPAND          Y0, Y1, Y0
 	VPOR           Y0, Y2, Y2
-	VMOVDQU        Y2, 4992(DI)
+	VMOVDQU        Y2, 4992(R8)
 	ADDQ           $0x0000006e, BX
 	ADDQ           $0x0000006e, SI
-	ADDQ           $0x00001640, DI
-	DECQ           R8
+	ADDQ           $0x00000370, DI
+	ADDQ           $0x00001640, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 94(BX), Y0
 	VINSERTI128    $0x01, 94(SI), Y0, Y0
 	VBROADCASTI128 94(BX)(AX*1), Y1
@@ -4796,7 +5039,7 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y2, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 5632(DI)
+	VMOVUPS        Y2, 5632(R8)
 	VPSRLD         $0x10, Y3, Y3
 	VPSLLD         $0x10, Y1, Y2
 	VPOR           Y2, Y3, Y3
@@ -4816,25 +5059,25 @@ block_high:
 	VPSUBB         Y5, Y6, Y6
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 256(DI)
+	VMOVDQU        Y7, 256(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 576(DI)
+	VMOVDQU        Y7, 576(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 896(DI)
+	VMOVDQU        Y7, 896(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 1216(DI)
+	VMOVDQU        Y7, 1216(R8)
 	VPXOR          Y7, Y7, Y7
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y6, Y8
 	VPSRAW         $0x06, Y8, Y8
 	VPSUBW         Y8, Y7, Y8
-	VMOVDQU        Y8, 5120(DI)
+	VMOVDQU        Y8, 5120(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y6, Y6
 	VPSRAW         $0x06, Y6, Y6
 	VPSUBW         Y6, Y7, Y6
-	VMOVDQU        Y6, 5184(DI)
+	VMOVDQU        Y6, 5184(R8)
 	VPAND          Y0, Y1, Y6
 	VPSLLW         $0x02, Y4, Y7
 	VPAND          Y2, Y7, Y7
@@ -4842,25 +5085,25 @@ block_high:
 	VPSUBB         Y5, Y6, Y6
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 1536(DI)
+	VMOVDQU        Y7, 1536(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 1856(DI)
+	VMOVDQU        Y7, 1856(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 2176(DI)
+	VMOVDQU        Y7, 2176(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y6, Y7
 	VPSRAW         $0x08, Y7, Y7
-	VMOVDQU        Y7, 2496(DI)
+	VMOVDQU        Y7, 2496(R8)
 	VPXOR          Y7, Y7, Y7
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y6, Y8
 	VPSRAW         $0x06, Y8, Y8
 	VPSUBW         Y8, Y7, Y8
-	VMOVDQU        Y8, 5248(DI)
+	VMOVDQU        Y8, 5248(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y6, Y6
 	VPSRAW         $0x06, Y6, Y6
 	VPSUBW         Y6, Y7, Y6
-	VMOVDQU        Y6, 5312(DI)
+	VMOVDQU        Y6, 5312(R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y0, Y3, Y3
 	VPAND          Y2, Y4, Y6
@@ -4868,25 +5111,25 @@ block_high:
 	VPSUBB         Y5, Y3, Y3
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y3, Y6
 	VPSRAW         $0x08, Y6, Y6
-	VMOVDQU        Y6, 2816(DI)
+	VMOVDQU        Y6, 2816(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y3, Y6
 	VPSRAW         $0x08, Y6, Y6
-	VMOVDQU        Y6, 3136(DI)
+	VMOVDQU        Y6, 3136(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y3, Y6
 	VPSRAW         $0x08, Y6, Y6
-	VMOVDQU        Y6, 3456(DI)
+	VMOVDQU        Y6, 3456(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y3, Y6
 	VPSRAW         $0x08, Y6, Y6
-	VMOVDQU        Y6, 3776(DI)
+	VMOVDQU        Y6, 3776(R8)
 	VPXOR          Y6, Y6, Y6
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y3, Y7
 	VPSRAW         $0x06, Y7, Y7
 	VPSUBW         Y7, Y6, Y7
-	VMOVDQU        Y7, 5376(DI)
+	VMOVDQU        Y7, 5376(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y3, Y3
 	VPSRAW         $0x06, Y3, Y3
 	VPSUBW         Y3, Y6, Y3
-	VMOVDQU        Y3, 5440(DI)
+	VMOVDQU        Y3, 5440(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y0, Y1, Y0
 	VPSRLW         $0x02, Y4, Y1
@@ -4895,26 +5138,30 @@ block_high:
 	VPSUBB         Y5, Y0, Y0
 	VPSHUFB        k_lane_top0AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4096(DI)
+	VMOVDQU        Y1, 4096(R8)
 	VPSHUFB        k_lane_top1AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4416(DI)
+	VMOVDQU        Y1, 4416(R8)
 	VPSHUFB        k_lane_top2AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 4736(DI)
+	VMOVDQU        Y1, 4736(R8)
 	VPSHUFB        k_lane_top3AVX2_32<>+0(SB), Y0, Y1
 	VPSRAW         $0x08, Y1, Y1
-	VMOVDQU        Y1, 5056(DI)
+	VMOVDQU        Y1, 5056(R8)
 	VPXOR          Y1, Y1, Y1
 	VPSHUFB        k_lane_top01AVX2_32<>+0(SB), Y0, Y2
 	VPSRAW         $0x06, Y2, Y2
 	VPSUBW         Y2, Y1, Y2
-	VMOVDQU        Y2, 5504(DI)
+	VMOVDQU        Y2, 5504(R8)
 	VPSHUFB        k_lane_top23AVX2_32<>+0(SB), Y0, Y0
 	VPSRAW         $0x06, Y0, Y0
 	VPSUBW         Y0, Y1, Y0
-	VMOVDQU        Y0, 5568(DI)
+	VMOVDQU        Y0, 5568(R8)
 	VMOVDQU        k_bit2AVX2<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 (BX), Y1
 	VINSERTI128    $0x01, (SI), Y1, Y1
 	VBROADCASTI128 (BX)(AX*1), Y2
@@ -4932,6 +5179,10 @@ block_high:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VMOVDQU        k_twosAVX2<>+0(SB), Y3
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 32(BX), Y6
 	VINSERTI128    $0x01, 32(SI), Y6, Y6
 	VBROADCASTI128 32(BX)(AX*1), Y7
@@ -4952,90 +5203,92 @@ block_high:
 	VPSLLW         $0x02, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, (DI)
+	VMOVDQU        Y8, (R8)
 	VPSRLW         $0x02, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSLLW         $0x01, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 640(DI)
+	VMOVDQU        Y8, 640(R8)
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPAND          Y0, Y4, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 1280(DI)
+	VMOVDQU        Y8, 1280(R8)
 	VPSRLW         $0x06, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x01, Y4, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 1920(DI)
+	VMOVDQU        Y8, 1920(R8)
 	VPAND          Y3, Y7, Y8
 	VPSLLW         $0x02, Y2, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 64(DI)
+	VMOVDQU        Y8, 64(R8)
 	VPSRLW         $0x02, Y7, Y8
 	VPAND          Y3, Y8, Y8
 	VPSLLW         $0x01, Y2, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 704(DI)
+	VMOVDQU        Y8, 704(R8)
 	VPSRLW         $0x04, Y7, Y8
 	VPAND          Y3, Y8, Y8
 	VPAND          Y0, Y2, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 1344(DI)
+	VMOVDQU        Y8, 1344(R8)
 	VPSRLW         $0x06, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSRLW         $0x01, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1984(DI)
+	VMOVDQU        Y7, 1984(R8)
 	VPAND          Y3, Y10, Y7
 	VPSLLW         $0x02, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 128(DI)
+	VMOVDQU        Y7, 128(R8)
 	VPSRLW         $0x02, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPSLLW         $0x01, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 768(DI)
+	VMOVDQU        Y7, 768(R8)
 	VPSRLW         $0x04, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPAND          Y0, Y5, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1408(DI)
+	VMOVDQU        Y7, 1408(R8)
 	VPSRLW         $0x06, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPSRLW         $0x01, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2048(DI)
+	VMOVDQU        Y7, 2048(R8)
 	VPAND          Y3, Y6, Y7
 	VPSLLW         $0x02, Y1, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 192(DI)
+	VMOVDQU        Y7, 192(R8)
 	VPSRLW         $0x02, Y6, Y7
 	VPAND          Y3, Y7, Y7
 	VPSLLW         $0x01, Y1, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 832(DI)
+	VMOVDQU        Y7, 832(R8)
 	VPSRLW         $0x04, Y6, Y7
 	VPAND          Y3, Y7, Y7
 	VPAND          Y0, Y1, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1472(DI)
+	VMOVDQU        Y7, 1472(R8)
 	VPSRLW         $0x06, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSRLW         $0x01, Y1, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 2112(DI)
+	VMOVDQU        Y6, 2112(R8)
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
 	VBROADCASTI128 64(BX), Y6
 	VINSERTI128    $0x01, 64(SI), Y6, Y6
 	VBROADCASTI128 64(BX)(AX*1), Y7
@@ -5056,94 +5309,94 @@ block_high:
 	VPSRLW         $0x02, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 2560(DI)
+	VMOVDQU        Y8, 2560(R8)
 	VPSRLW         $0x02, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x03, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 3200(DI)
+	VMOVDQU        Y8, 3200(R8)
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x04, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 3840(DI)
+	VMOVDQU        Y8, 3840(R8)
 	VPSRLW         $0x06, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x05, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y8, Y8
-	VMOVDQU        Y8, 4480(DI)
+	VMOVDQU        Y8, 4480(R8)
 	VPAND          Y3, Y7, Y4
 	VPSRLW         $0x02, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 2624(DI)
+	VMOVDQU        Y4, 2624(R8)
 	VPSRLW         $0x02, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x03, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 3264(DI)
+	VMOVDQU        Y4, 3264(R8)
 	VPSRLW         $0x04, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x04, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 3904(DI)
+	VMOVDQU        Y4, 3904(R8)
 	VPSRLW         $0x06, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x05, Y2, Y2
 	VPAND          Y0, Y2, Y2
 	VPOR           Y2, Y4, Y4
-	VMOVDQU        Y4, 4544(DI)
+	VMOVDQU        Y4, 4544(R8)
 	VPAND          Y3, Y10, Y2
 	VPSRLW         $0x02, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 2688(DI)
+	VMOVDQU        Y2, 2688(R8)
 	VPSRLW         $0x02, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x03, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3328(DI)
+	VMOVDQU        Y2, 3328(R8)
 	VPSRLW         $0x04, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x04, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3968(DI)
+	VMOVDQU        Y2, 3968(R8)
 	VPSRLW         $0x06, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x05, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4608(DI)
+	VMOVDQU        Y2, 4608(R8)
 	VPAND          Y3, Y6, Y2
 	VPSRLW         $0x02, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 2752(DI)
+	VMOVDQU        Y2, 2752(R8)
 	VPSRLW         $0x02, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x03, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3392(DI)
+	VMOVDQU        Y2, 3392(R8)
 	VPSRLW         $0x04, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x04, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4032(DI)
+	VMOVDQU        Y2, 4032(R8)
 	VPSRLW         $0x06, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x05, Y1, Y1
 	VPAND          Y0, Y1, Y1
 	VPOR           Y1, Y2, Y2
-	VMOVDQU        Y2, 4672(DI)
+	VMOVDQU        Y2, 4672(R8)
 	VBROADCASTI128 16(BX), Y1
 	VINSERTI128    $0x01, 16(SI), Y1, Y1
 	VBROADCASTI128 16(BX)(AX*1), Y2
@@ -5181,90 +5434,90 @@ block_high:
 	VPSLLW         $0x02, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 320(DI)
+	VMOVDQU        Y8, 320(R8)
 	VPSRLW         $0x02, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSLLW         $0x01, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 960(DI)
+	VMOVDQU        Y8, 960(R8)
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPAND          Y0, Y4, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 1600(DI)
+	VMOVDQU        Y8, 1600(R8)
 	VPSRLW         $0x06, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x01, Y4, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 2240(DI)
+	VMOVDQU        Y8, 2240(R8)
 	VPAND          Y3, Y7, Y8
 	VPSLLW         $0x02, Y2, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 384(DI)
+	VMOVDQU        Y8, 384(R8)
 	VPSRLW         $0x02, Y7, Y8
 	VPAND          Y3, Y8, Y8
 	VPSLLW         $0x01, Y2, Y9
 	VPAND          Y0, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 1024(DI)
+	VMOVDQU        Y8, 1024(R8)
 	VPSRLW         $0x04, Y7, Y8
 	VPAND          Y3, Y8, Y8
 	VPAND          Y0, Y2, Y9
 	VPOR           Y9, Y8, Y8
-	VMOVDQU        Y8, 1664(DI)
+	VMOVDQU        Y8, 1664(R8)
 	VPSRLW         $0x06, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSRLW         $0x01, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2304(DI)
+	VMOVDQU        Y7, 2304(R8)
 	VPAND          Y3, Y10, Y7
 	VPSLLW         $0x02, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 448(DI)
+	VMOVDQU        Y7, 448(R8)
 	VPSRLW         $0x02, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPSLLW         $0x01, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1088(DI)
+	VMOVDQU        Y7, 1088(R8)
 	VPSRLW         $0x04, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPAND          Y0, Y5, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1728(DI)
+	VMOVDQU        Y7, 1728(R8)
 	VPSRLW         $0x06, Y10, Y7
 	VPAND          Y3, Y7, Y7
 	VPSRLW         $0x01, Y5, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2368(DI)
+	VMOVDQU        Y7, 2368(R8)
 	VPAND          Y3, Y6, Y7
 	VPSLLW         $0x02, Y1, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 512(DI)
+	VMOVDQU        Y7, 512(R8)
 	VPSRLW         $0x02, Y6, Y7
 	VPAND          Y3, Y7, Y7
 	VPSLLW         $0x01, Y1, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1152(DI)
+	VMOVDQU        Y7, 1152(R8)
 	VPSRLW         $0x04, Y6, Y7
 	VPAND          Y3, Y7, Y7
 	VPAND          Y0, Y1, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1792(DI)
+	VMOVDQU        Y7, 1792(R8)
 	VPSRLW         $0x06, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSRLW         $0x01, Y1, Y7
 	VPAND          Y0, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 2432(DI)
+	VMOVDQU        Y6, 2432(R8)
 	VBROADCASTI128 80(BX), Y6
 	VINSERTI128    $0x01, 80(SI), Y6, Y6
 	VBROADCASTI128 80(BX)(AX*1), Y7
@@ -5285,98 +5538,99 @@ block_high:
 	VPSRLW         $0x02, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 2880(DI)
+	VMOVDQU        Y8, 2880(R8)
 	VPSRLW         $0x02, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x03, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 3520(DI)
+	VMOVDQU        Y8, 3520(R8)
 	VPSRLW         $0x04, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x04, Y4, Y11
 	VPAND          Y0, Y11, Y11
 	VPOR           Y11, Y8, Y8
-	VMOVDQU        Y8, 4160(DI)
+	VMOVDQU        Y8, 4160(R8)
 	VPSRLW         $0x06, Y9, Y8
 	VPAND          Y3, Y8, Y8
 	VPSRLW         $0x05, Y4, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y8, Y8
-	VMOVDQU        Y8, 4800(DI)
+	VMOVDQU        Y8, 4800(R8)
 	VPAND          Y3, Y7, Y4
 	VPSRLW         $0x02, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 2944(DI)
+	VMOVDQU        Y4, 2944(R8)
 	VPSRLW         $0x02, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x03, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 3584(DI)
+	VMOVDQU        Y4, 3584(R8)
 	VPSRLW         $0x04, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x04, Y2, Y8
 	VPAND          Y0, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VMOVDQU        Y4, 4224(DI)
+	VMOVDQU        Y4, 4224(R8)
 	VPSRLW         $0x06, Y7, Y4
 	VPAND          Y3, Y4, Y4
 	VPSRLW         $0x05, Y2, Y2
 	VPAND          Y0, Y2, Y2
 	VPOR           Y2, Y4, Y4
-	VMOVDQU        Y4, 4864(DI)
+	VMOVDQU        Y4, 4864(R8)
 	VPAND          Y3, Y10, Y2
 	VPSRLW         $0x02, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x02, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x03, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3648(DI)
+	VMOVDQU        Y2, 3648(R8)
 	VPSRLW         $0x04, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x04, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4288(DI)
+	VMOVDQU        Y2, 4288(R8)
 	VPSRLW         $0x06, Y10, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x05, Y5, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4928(DI)
+	VMOVDQU        Y2, 4928(R8)
 	VPAND          Y3, Y6, Y2
 	VPSRLW         $0x02, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y2, 3072(R8)
 	VPSRLW         $0x02, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x03, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 3712(DI)
+	VMOVDQU        Y2, 3712(R8)
 	VPSRLW         $0x04, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x04, Y1, Y4
 	VPAND          Y0, Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VMOVDQU        Y2, 4352(DI)
+	VMOVDQU        Y2, 4352(R8)
 	VPSRLW         $0x06, Y6, Y2
 	VPAND          Y3, Y2, Y2
 	VPSRLW         $0x05, Y1, Y1
 	VPAND          Y0, Y1, Y0
 	VPOR           Y0, Y2, Y2
-	VMOVDQU        Y2, 4992(DI)
+	VMOVDQU        Y2, 4992(R8)
 	ADDQ           $0x0000006e, BX
 	ADDQ           $0x0000006e, SI
-	ADDQ           $0x00001640, DI
-	DECQ           R8
+	ADDQ           $0x00000370, DI
+	ADDQ           $0x00001640, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -5393,18 +5647,28 @@ DATA k_bit2AVX2<>+16(SB)/8, $0x0404040404040404
 DATA k_bit2AVX2<>+24(SB)/8, $0x0404040404040404
 GLOBL k_bit2AVX2<>(SB), RODATA|NOPTR, $32
 
-// func gemmUnpackIQ4XSAVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackIQ4XSAVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackIQ4XSAVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackIQ4XSAVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -5424,7 +5688,7 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 4864(DI)
+	VMOVUPS        Y0, 4864(R8)
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y0
 	VMOVDQU        k_bits45AVX2<>+0(SB), Y2
 	VMOVDQU        k_int32AVX2<>+0(SB), Y4
@@ -5445,13 +5709,13 @@ block:
 	VPSLLD         $0x10, Y6, Y8
 	VPOR           Y8, Y7, Y7
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y5, Y5
-	VMOVDQU        Y5, 512(DI)
+	VMOVDQU        Y5, 512(R8)
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 1088(DI)
+	VMOVDQU        Y6, 1088(R8)
 	VPSLLW         $0x07, Y7, Y7
 	VPXOR          Y5, Y5, Y5
 	VPSUBW         Y7, Y5, Y7
-	VMOVDQU        Y7, 4608(DI)
+	VMOVDQU        Y7, 4608(R8)
 	VPSRLD         $0x08, Y1, Y5
 	VPAND          Y0, Y5, Y5
 	VPSRLD         $0x10, Y3, Y6
@@ -5469,13 +5733,13 @@ block:
 	VPSLLD         $0x10, Y6, Y8
 	VPOR           Y8, Y7, Y7
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y5, Y5
-	VMOVDQU        Y5, 1664(DI)
+	VMOVDQU        Y5, 1664(R8)
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 2240(DI)
+	VMOVDQU        Y6, 2240(R8)
 	VPSLLW         $0x07, Y7, Y7
 	VPXOR          Y5, Y5, Y5
 	VPSUBW         Y7, Y5, Y7
-	VMOVDQU        Y7, 4672(DI)
+	VMOVDQU        Y7, 4672(R8)
 	VPSRLD         $0x10, Y1, Y5
 	VPAND          Y0, Y5, Y5
 	VPSRLD         $0x14, Y3, Y6
@@ -5493,13 +5757,13 @@ block:
 	VPSLLD         $0x10, Y6, Y8
 	VPOR           Y8, Y7, Y7
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y5, Y5
-	VMOVDQU        Y5, 2816(DI)
+	VMOVDQU        Y5, 2816(R8)
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 3392(DI)
+	VMOVDQU        Y6, 3392(R8)
 	VPSLLW         $0x07, Y7, Y7
 	VPXOR          Y5, Y5, Y5
 	VPSUBW         Y7, Y5, Y7
-	VMOVDQU        Y7, 4736(DI)
+	VMOVDQU        Y7, 4736(R8)
 	VPSRLD         $0x18, Y1, Y5
 	VPAND          Y0, Y5, Y5
 	VPSRLD         $0x18, Y3, Y6
@@ -5517,14 +5781,18 @@ block:
 	VPSLLD         $0x10, Y1, Y2
 	VPOR           Y2, Y0, Y0
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y5, Y5
-	VMOVDQU        Y5, 3968(DI)
+	VMOVDQU        Y5, 3968(R8)
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 4544(DI)
+	VMOVDQU        Y1, 4544(R8)
 	VPSLLW         $0x07, Y0, Y0
 	VPXOR          Y1, Y1, Y1
 	VPSUBW         Y0, Y1, Y0
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4800(R8)
 	VMOVDQU        k_kv4AVX2_32<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 8(BX), Y1
 	VINSERTI128    $0x01, 8(SI), Y1, Y1
 	VBROADCASTI128 8(BX)(AX*1), Y2
@@ -5544,32 +5812,36 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 320(DI)
+	VMOVDQU        Y2, 320(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 448(DI)
+	VMOVDQU        Y1, 448(R8)
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 24(BX), Y1
 	VINSERTI128    $0x01, 24(SI), Y1, Y1
 	VBROADCASTI128 24(BX)(AX*1), Y2
@@ -5589,32 +5861,36 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 576(DI)
+	VMOVDQU        Y6, 576(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 832(DI)
+	VMOVDQU        Y4, 832(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 640(DI)
+	VMOVDQU        Y4, 640(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 896(DI)
+	VMOVDQU        Y2, 896(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 704(DI)
+	VMOVDQU        Y2, 704(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 960(DI)
+	VMOVDQU        Y5, 960(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 768(DI)
+	VMOVDQU        Y2, 768(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 1024(DI)
+	VMOVDQU        Y1, 1024(R8)
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
+	PREFETCHT1     896(DI)
+	PREFETCHT1     960(DI)
 	VBROADCASTI128 40(BX), Y1
 	VINSERTI128    $0x01, 40(SI), Y1, Y1
 	VBROADCASTI128 40(BX)(AX*1), Y2
@@ -5634,32 +5910,33 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 1152(DI)
+	VMOVDQU        Y6, 1152(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 1408(DI)
+	VMOVDQU        Y4, 1408(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 1216(DI)
+	VMOVDQU        Y4, 1216(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1472(DI)
+	VMOVDQU        Y2, 1472(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1280(DI)
+	VMOVDQU        Y2, 1280(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 1536(DI)
+	VMOVDQU        Y5, 1536(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1344(DI)
+	VMOVDQU        Y2, 1344(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 1600(DI)
+	VMOVDQU        Y1, 1600(R8)
+	PREFETCHT1     1024(DI)
 	VBROADCASTI128 56(BX), Y1
 	VINSERTI128    $0x01, 56(SI), Y1, Y1
 	VBROADCASTI128 56(BX)(AX*1), Y2
@@ -5679,32 +5956,32 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 1728(DI)
+	VMOVDQU        Y6, 1728(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 1984(DI)
+	VMOVDQU        Y4, 1984(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 1792(DI)
+	VMOVDQU        Y4, 1792(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 2048(DI)
+	VMOVDQU        Y2, 2048(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1856(DI)
+	VMOVDQU        Y2, 1856(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 2112(DI)
+	VMOVDQU        Y5, 2112(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1920(DI)
+	VMOVDQU        Y2, 1920(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 2176(DI)
+	VMOVDQU        Y1, 2176(R8)
 	VBROADCASTI128 72(BX), Y1
 	VINSERTI128    $0x01, 72(SI), Y1, Y1
 	VBROADCASTI128 72(BX)(AX*1), Y2
@@ -5724,32 +6001,32 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 2304(DI)
+	VMOVDQU        Y6, 2304(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 2560(DI)
+	VMOVDQU        Y4, 2560(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 2368(DI)
+	VMOVDQU        Y4, 2368(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 2624(DI)
+	VMOVDQU        Y2, 2624(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 2432(DI)
+	VMOVDQU        Y2, 2432(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 2688(DI)
+	VMOVDQU        Y5, 2688(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 2496(DI)
+	VMOVDQU        Y2, 2496(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 2752(DI)
+	VMOVDQU        Y1, 2752(R8)
 	VBROADCASTI128 88(BX), Y1
 	VINSERTI128    $0x01, 88(SI), Y1, Y1
 	VBROADCASTI128 88(BX)(AX*1), Y2
@@ -5769,32 +6046,32 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 2880(DI)
+	VMOVDQU        Y6, 2880(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 3136(DI)
+	VMOVDQU        Y4, 3136(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 2944(DI)
+	VMOVDQU        Y4, 2944(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3200(DI)
+	VMOVDQU        Y2, 3200(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 3264(DI)
+	VMOVDQU        Y5, 3264(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y2, 3072(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 3328(DI)
+	VMOVDQU        Y1, 3328(R8)
 	VBROADCASTI128 104(BX), Y1
 	VINSERTI128    $0x01, 104(SI), Y1, Y1
 	VBROADCASTI128 104(BX)(AX*1), Y2
@@ -5814,32 +6091,32 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 3456(DI)
+	VMOVDQU        Y6, 3456(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 3712(DI)
+	VMOVDQU        Y4, 3712(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 3520(DI)
+	VMOVDQU        Y4, 3520(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3776(DI)
+	VMOVDQU        Y2, 3776(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3584(DI)
+	VMOVDQU        Y2, 3584(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 3840(DI)
+	VMOVDQU        Y5, 3840(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3648(DI)
+	VMOVDQU        Y2, 3648(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 3904(DI)
+	VMOVDQU        Y1, 3904(R8)
 	VBROADCASTI128 120(BX), Y1
 	VINSERTI128    $0x01, 120(SI), Y1, Y1
 	VBROADCASTI128 120(BX)(AX*1), Y2
@@ -5859,45 +6136,56 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 4032(DI)
+	VMOVDQU        Y6, 4032(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 4288(DI)
+	VMOVDQU        Y4, 4288(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 4096(DI)
+	VMOVDQU        Y4, 4096(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 4352(DI)
+	VMOVDQU        Y2, 4352(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 4160(DI)
+	VMOVDQU        Y2, 4160(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 4416(DI)
+	VMOVDQU        Y5, 4416(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 4224(DI)
+	VMOVDQU        Y2, 4224(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 4480(DI)
+	VMOVDQU        Y1, 4480(R8)
 	ADDQ           $0x00000088, BX
 	ADDQ           $0x00000088, SI
-	ADDQ           $0x00001340, DI
-	DECQ           R8
+	ADDQ           $0x00000440, DI
+	ADDQ           $0x00001340, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -5917,7 +6205,7 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 4864(DI)
+	VMOVUPS        Y0, 4864(R8)
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y0
 	VMOVDQU        k_bits45AVX2<>+0(SB), Y2
 	VMOVDQU        k_int32AVX2<>+0(SB), Y4
@@ -5938,13 +6226,13 @@ block_high:
 	VPSLLD         $0x10, Y6, Y8
 	VPOR           Y8, Y7, Y7
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y5, Y5
-	VMOVDQU        Y5, 512(DI)
+	VMOVDQU        Y5, 512(R8)
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 1088(DI)
+	VMOVDQU        Y6, 1088(R8)
 	VPSLLW         $0x07, Y7, Y7
 	VPXOR          Y5, Y5, Y5
 	VPSUBW         Y7, Y5, Y7
-	VMOVDQU        Y7, 4608(DI)
+	VMOVDQU        Y7, 4608(R8)
 	VPSRLD         $0x08, Y1, Y5
 	VPAND          Y0, Y5, Y5
 	VPSRLD         $0x10, Y3, Y6
@@ -5962,13 +6250,13 @@ block_high:
 	VPSLLD         $0x10, Y6, Y8
 	VPOR           Y8, Y7, Y7
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y5, Y5
-	VMOVDQU        Y5, 1664(DI)
+	VMOVDQU        Y5, 1664(R8)
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 2240(DI)
+	VMOVDQU        Y6, 2240(R8)
 	VPSLLW         $0x07, Y7, Y7
 	VPXOR          Y5, Y5, Y5
 	VPSUBW         Y7, Y5, Y7
-	VMOVDQU        Y7, 4672(DI)
+	VMOVDQU        Y7, 4672(R8)
 	VPSRLD         $0x10, Y1, Y5
 	VPAND          Y0, Y5, Y5
 	VPSRLD         $0x14, Y3, Y6
@@ -5986,13 +6274,13 @@ block_high:
 	VPSLLD         $0x10, Y6, Y8
 	VPOR           Y8, Y7, Y7
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y5, Y5
-	VMOVDQU        Y5, 2816(DI)
+	VMOVDQU        Y5, 2816(R8)
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y6, Y6
-	VMOVDQU        Y6, 3392(DI)
+	VMOVDQU        Y6, 3392(R8)
 	VPSLLW         $0x07, Y7, Y7
 	VPXOR          Y5, Y5, Y5
 	VPSUBW         Y7, Y5, Y7
-	VMOVDQU        Y7, 4736(DI)
+	VMOVDQU        Y7, 4736(R8)
 	VPSRLD         $0x18, Y1, Y5
 	VPAND          Y0, Y5, Y5
 	VPSRLD         $0x18, Y3, Y6
@@ -6010,14 +6298,18 @@ block_high:
 	VPSLLD         $0x10, Y1, Y2
 	VPOR           Y2, Y0, Y0
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y5, Y5
-	VMOVDQU        Y5, 3968(DI)
+	VMOVDQU        Y5, 3968(R8)
 	VPSHUFB        k_lane_words00AVX2_32<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 4544(DI)
+	VMOVDQU        Y1, 4544(R8)
 	VPSLLW         $0x07, Y0, Y0
 	VPXOR          Y1, Y1, Y1
 	VPSUBW         Y0, Y1, Y0
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4800(R8)
 	VMOVDQU        k_kv4AVX2_32<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 8(BX), Y1
 	VINSERTI128    $0x01, 8(SI), Y1, Y1
 	VBROADCASTI128 8(BX)(AX*1), Y2
@@ -6037,32 +6329,36 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 320(DI)
+	VMOVDQU        Y2, 320(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 448(DI)
+	VMOVDQU        Y1, 448(R8)
+	PREFETCHT1     512(DI)
+	PREFETCHT1     576(DI)
+	PREFETCHT1     640(DI)
+	PREFETCHT1     704(DI)
 	VBROADCASTI128 24(BX), Y1
 	VINSERTI128    $0x01, 24(SI), Y1, Y1
 	VBROADCASTI128 24(BX)(AX*1), Y2
@@ -6082,32 +6378,36 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 576(DI)
+	VMOVDQU        Y6, 576(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 832(DI)
+	VMOVDQU        Y4, 832(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 640(DI)
+	VMOVDQU        Y4, 640(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 896(DI)
+	VMOVDQU        Y2, 896(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 704(DI)
+	VMOVDQU        Y2, 704(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 960(DI)
+	VMOVDQU        Y5, 960(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 768(DI)
+	VMOVDQU        Y2, 768(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 1024(DI)
+	VMOVDQU        Y1, 1024(R8)
+	PREFETCHT1     768(DI)
+	PREFETCHT1     832(DI)
+	PREFETCHT1     896(DI)
+	PREFETCHT1     960(DI)
 	VBROADCASTI128 40(BX), Y1
 	VINSERTI128    $0x01, 40(SI), Y1, Y1
 	VBROADCASTI128 40(BX)(AX*1), Y2
@@ -6127,32 +6427,33 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 1152(DI)
+	VMOVDQU        Y6, 1152(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 1408(DI)
+	VMOVDQU        Y4, 1408(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 1216(DI)
+	VMOVDQU        Y4, 1216(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1472(DI)
+	VMOVDQU        Y2, 1472(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1280(DI)
+	VMOVDQU        Y2, 1280(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 1536(DI)
+	VMOVDQU        Y5, 1536(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1344(DI)
+	VMOVDQU        Y2, 1344(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 1600(DI)
+	VMOVDQU        Y1, 1600(R8)
+	PREFETCHT1     1024(DI)
 	VBROADCASTI128 56(BX), Y1
 	VINSERTI128    $0x01, 56(SI), Y1, Y1
 	VBROADCASTI128 56(BX)(AX*1), Y2
@@ -6172,32 +6473,32 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 1728(DI)
+	VMOVDQU        Y6, 1728(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 1984(DI)
+	VMOVDQU        Y4, 1984(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 1792(DI)
+	VMOVDQU        Y4, 1792(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 2048(DI)
+	VMOVDQU        Y2, 2048(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1856(DI)
+	VMOVDQU        Y2, 1856(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 2112(DI)
+	VMOVDQU        Y5, 2112(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 1920(DI)
+	VMOVDQU        Y2, 1920(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 2176(DI)
+	VMOVDQU        Y1, 2176(R8)
 	VBROADCASTI128 72(BX), Y1
 	VINSERTI128    $0x01, 72(SI), Y1, Y1
 	VBROADCASTI128 72(BX)(AX*1), Y2
@@ -6217,32 +6518,32 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 2304(DI)
+	VMOVDQU        Y6, 2304(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 2560(DI)
+	VMOVDQU        Y4, 2560(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 2368(DI)
+	VMOVDQU        Y4, 2368(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 2624(DI)
+	VMOVDQU        Y2, 2624(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 2432(DI)
+	VMOVDQU        Y2, 2432(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 2688(DI)
+	VMOVDQU        Y5, 2688(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 2496(DI)
+	VMOVDQU        Y2, 2496(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 2752(DI)
+	VMOVDQU        Y1, 2752(R8)
 	VBROADCASTI128 88(BX), Y1
 	VINSERTI128    $0x01, 88(SI), Y1, Y1
 	VBROADCASTI128 88(BX)(AX*1), Y2
@@ -6262,32 +6563,32 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 2880(DI)
+	VMOVDQU        Y6, 2880(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 3136(DI)
+	VMOVDQU        Y4, 3136(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 2944(DI)
+	VMOVDQU        Y4, 2944(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3200(DI)
+	VMOVDQU        Y2, 3200(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 3264(DI)
+	VMOVDQU        Y5, 3264(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y2, 3072(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 3328(DI)
+	VMOVDQU        Y1, 3328(R8)
 	VBROADCASTI128 104(BX), Y1
 	VINSERTI128    $0x01, 104(SI), Y1, Y1
 	VBROADCASTI128 104(BX)(AX*1), Y2
@@ -6307,32 +6608,32 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 3456(DI)
+	VMOVDQU        Y6, 3456(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 3712(DI)
+	VMOVDQU        Y4, 3712(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 3520(DI)
+	VMOVDQU        Y4, 3520(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3776(DI)
+	VMOVDQU        Y2, 3776(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3584(DI)
+	VMOVDQU        Y2, 3584(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 3840(DI)
+	VMOVDQU        Y5, 3840(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 3648(DI)
+	VMOVDQU        Y2, 3648(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 3904(DI)
+	VMOVDQU        Y1, 3904(R8)
 	VBROADCASTI128 120(BX), Y1
 	VINSERTI128    $0x01, 120(SI), Y1, Y1
 	VBROADCASTI128 120(BX)(AX*1), Y2
@@ -6352,36 +6653,37 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, 4032(DI)
+	VMOVDQU        Y6, 4032(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 4288(DI)
+	VMOVDQU        Y4, 4288(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 4096(DI)
+	VMOVDQU        Y4, 4096(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 4352(DI)
+	VMOVDQU        Y2, 4352(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 4160(DI)
+	VMOVDQU        Y2, 4160(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 4416(DI)
+	VMOVDQU        Y5, 4416(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 4224(DI)
+	VMOVDQU        Y2, 4224(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 4480(DI)
+	VMOVDQU        Y1, 4480(R8)
 	ADDQ           $0x00000088, BX
 	ADDQ           $0x00000088, SI
-	ADDQ           $0x00001340, DI
-	DECQ           R8
+	ADDQ           $0x00000440, DI
+	ADDQ           $0x00001340, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -6422,18 +6724,28 @@ DATA k_kv4AVX2_32<>+16(SB)/8, $0xf6eaddcfbfad9881
 DATA k_kv4AVX2_32<>+24(SB)/8, $0x7159453526190d01
 GLOBL k_kv4AVX2_32<>(SB), RODATA|NOPTR, $32
 
-// func gemmUnpackTQ2AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackTQ2AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackTQ2AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackTQ2AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 50(BX), Y0
 	VINSERTI128    $0x01, 50(SI), Y0, Y0
 	VBROADCASTI128 50(BX)(AX*1), Y1
@@ -6454,22 +6766,26 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 4864(DI)
+	VMOVUPS        Y0, 4864(R8)
 	VMOVDQU        k_word_onesAVX2<>+0(SB), Y0
-	VMOVDQU        Y0, 512(DI)
-	VMOVDQU        Y0, 1088(DI)
-	VMOVDQU        Y0, 1664(DI)
-	VMOVDQU        Y0, 2240(DI)
-	VMOVDQU        Y0, 2816(DI)
-	VMOVDQU        Y0, 3392(DI)
-	VMOVDQU        Y0, 3968(DI)
-	VMOVDQU        Y0, 4544(DI)
+	VMOVDQU        Y0, 512(R8)
+	VMOVDQU        Y0, 1088(R8)
+	VMOVDQU        Y0, 1664(R8)
+	VMOVDQU        Y0, 2240(R8)
+	VMOVDQU        Y0, 2816(R8)
+	VMOVDQU        Y0, 3392(R8)
+	VMOVDQU        Y0, 3968(R8)
+	VMOVDQU        Y0, 4544(R8)
 	VMOVDQU        k_minus1AVX2<>+0(SB), Y0
-	VMOVDQU        Y0, 4608(DI)
-	VMOVDQU        Y0, 4672(DI)
-	VMOVDQU        Y0, 4736(DI)
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4608(R8)
+	VMOVDQU        Y0, 4672(R8)
+	VMOVDQU        Y0, 4736(R8)
+	VMOVDQU        Y0, 4800(R8)
 	VMOVDQU        k_twosAVX2<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 (BX), Y1
 	VINSERTI128    $0x01, (SI), Y1, Y1
 	VBROADCASTI128 (BX)(AX*1), Y2
@@ -6487,49 +6803,50 @@ block:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, (DI)
+	VMOVDQU        Y3, (R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 576(DI)
+	VMOVDQU        Y3, 576(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1152(DI)
+	VMOVDQU        Y3, 1152(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1728(DI)
+	VMOVDQU        Y3, 1728(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 640(DI)
+	VMOVDQU        Y3, 640(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1216(DI)
+	VMOVDQU        Y3, 1216(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1792(DI)
+	VMOVDQU        Y2, 1792(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 704(DI)
+	VMOVDQU        Y2, 704(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1280(DI)
+	VMOVDQU        Y2, 1280(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1856(DI)
+	VMOVDQU        Y2, 1856(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 768(DI)
+	VMOVDQU        Y2, 768(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1344(DI)
+	VMOVDQU        Y2, 1344(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y1
-	VMOVDQU        Y1, 1920(DI)
+	VMOVDQU        Y1, 1920(R8)
+	PREFETCHT1     512(DI)
 	VBROADCASTI128 16(BX), Y1
 	VINSERTI128    $0x01, 16(SI), Y1, Y1
 	VBROADCASTI128 16(BX)(AX*1), Y2
@@ -6547,49 +6864,49 @@ block:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 832(DI)
+	VMOVDQU        Y3, 832(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1408(DI)
+	VMOVDQU        Y3, 1408(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1984(DI)
+	VMOVDQU        Y3, 1984(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 896(DI)
+	VMOVDQU        Y3, 896(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1472(DI)
+	VMOVDQU        Y3, 1472(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2048(DI)
+	VMOVDQU        Y2, 2048(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 384(DI)
+	VMOVDQU        Y2, 384(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 960(DI)
+	VMOVDQU        Y2, 960(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1536(DI)
+	VMOVDQU        Y2, 1536(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2112(DI)
+	VMOVDQU        Y2, 2112(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 448(DI)
+	VMOVDQU        Y2, 448(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1024(DI)
+	VMOVDQU        Y2, 1024(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1600(DI)
+	VMOVDQU        Y2, 1600(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y0
-	VMOVDQU        Y0, 2176(DI)
+	VMOVDQU        Y0, 2176(R8)
 	VMOVDQU        k_twosAVX2<>+0(SB), Y0
 	VBROADCASTI128 32(BX), Y1
 	VINSERTI128    $0x01, 32(SI), Y1, Y1
@@ -6608,49 +6925,49 @@ block:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 2304(DI)
+	VMOVDQU        Y3, 2304(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 2880(DI)
+	VMOVDQU        Y3, 2880(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3456(DI)
+	VMOVDQU        Y3, 3456(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4032(DI)
+	VMOVDQU        Y3, 4032(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 2368(DI)
+	VMOVDQU        Y3, 2368(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 2944(DI)
+	VMOVDQU        Y3, 2944(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3520(DI)
+	VMOVDQU        Y3, 3520(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4096(DI)
+	VMOVDQU        Y2, 4096(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 2432(DI)
+	VMOVDQU        Y2, 2432(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3584(DI)
+	VMOVDQU        Y2, 3584(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4160(DI)
+	VMOVDQU        Y2, 4160(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 2496(DI)
+	VMOVDQU        Y2, 2496(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y2, 3072(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3648(DI)
+	VMOVDQU        Y2, 3648(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y1
-	VMOVDQU        Y1, 4224(DI)
+	VMOVDQU        Y1, 4224(R8)
 	VBROADCASTI128 48(BX), Y1
 	VINSERTI128    $0x01, 48(SI), Y1, Y1
 	VBROADCASTI128 48(BX)(AX*1), Y2
@@ -6668,62 +6985,73 @@ block:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 2560(DI)
+	VMOVDQU        Y3, 2560(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3136(DI)
+	VMOVDQU        Y3, 3136(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3712(DI)
+	VMOVDQU        Y3, 3712(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4288(DI)
+	VMOVDQU        Y3, 4288(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 2624(DI)
+	VMOVDQU        Y3, 2624(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3200(DI)
+	VMOVDQU        Y3, 3200(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3776(DI)
+	VMOVDQU        Y3, 3776(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4352(DI)
+	VMOVDQU        Y2, 4352(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 2688(DI)
+	VMOVDQU        Y2, 2688(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3264(DI)
+	VMOVDQU        Y2, 3264(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3840(DI)
+	VMOVDQU        Y2, 3840(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4416(DI)
+	VMOVDQU        Y2, 4416(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 2752(DI)
+	VMOVDQU        Y2, 2752(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3328(DI)
+	VMOVDQU        Y2, 3328(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3904(DI)
+	VMOVDQU        Y2, 3904(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y0
-	VMOVDQU        Y0, 4480(DI)
+	VMOVDQU        Y0, 4480(R8)
 	ADDQ           $0x00000042, BX
 	ADDQ           $0x00000042, SI
-	ADDQ           $0x00001340, DI
-	DECQ           R8
+	ADDQ           $0x00000210, DI
+	ADDQ           $0x00001340, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 50(BX), Y0
 	VINSERTI128    $0x01, 50(SI), Y0, Y0
 	VBROADCASTI128 50(BX)(AX*1), Y1
@@ -6744,22 +7072,26 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 4864(DI)
+	VMOVUPS        Y0, 4864(R8)
 	VMOVDQU        k_word_onesAVX2<>+0(SB), Y0
-	VMOVDQU        Y0, 512(DI)
-	VMOVDQU        Y0, 1088(DI)
-	VMOVDQU        Y0, 1664(DI)
-	VMOVDQU        Y0, 2240(DI)
-	VMOVDQU        Y0, 2816(DI)
-	VMOVDQU        Y0, 3392(DI)
-	VMOVDQU        Y0, 3968(DI)
-	VMOVDQU        Y0, 4544(DI)
+	VMOVDQU        Y0, 512(R8)
+	VMOVDQU        Y0, 1088(R8)
+	VMOVDQU        Y0, 1664(R8)
+	VMOVDQU        Y0, 2240(R8)
+	VMOVDQU        Y0, 2816(R8)
+	VMOVDQU        Y0, 3392(R8)
+	VMOVDQU        Y0, 3968(R8)
+	VMOVDQU        Y0, 4544(R8)
 	VMOVDQU        k_minus1AVX2<>+0(SB), Y0
-	VMOVDQU        Y0, 4608(DI)
-	VMOVDQU        Y0, 4672(DI)
-	VMOVDQU        Y0, 4736(DI)
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4608(R8)
+	VMOVDQU        Y0, 4672(R8)
+	VMOVDQU        Y0, 4736(R8)
+	VMOVDQU        Y0, 4800(R8)
 	VMOVDQU        k_twosAVX2<>+0(SB), Y0
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
+	PREFETCHT1     448(DI)
 	VBROADCASTI128 (BX), Y1
 	VINSERTI128    $0x01, (SI), Y1, Y1
 	VBROADCASTI128 (BX)(AX*1), Y2
@@ -6777,49 +7109,50 @@ block_high:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, (DI)
+	VMOVDQU        Y3, (R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 576(DI)
+	VMOVDQU        Y3, 576(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1152(DI)
+	VMOVDQU        Y3, 1152(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1728(DI)
+	VMOVDQU        Y3, 1728(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 640(DI)
+	VMOVDQU        Y3, 640(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1216(DI)
+	VMOVDQU        Y3, 1216(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1792(DI)
+	VMOVDQU        Y2, 1792(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 704(DI)
+	VMOVDQU        Y2, 704(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1280(DI)
+	VMOVDQU        Y2, 1280(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1856(DI)
+	VMOVDQU        Y2, 1856(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 768(DI)
+	VMOVDQU        Y2, 768(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1344(DI)
+	VMOVDQU        Y2, 1344(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y1
-	VMOVDQU        Y1, 1920(DI)
+	VMOVDQU        Y1, 1920(R8)
+	PREFETCHT1     512(DI)
 	VBROADCASTI128 16(BX), Y1
 	VINSERTI128    $0x01, 16(SI), Y1, Y1
 	VBROADCASTI128 16(BX)(AX*1), Y2
@@ -6837,49 +7170,49 @@ block_high:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 832(DI)
+	VMOVDQU        Y3, 832(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1408(DI)
+	VMOVDQU        Y3, 1408(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1984(DI)
+	VMOVDQU        Y3, 1984(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 896(DI)
+	VMOVDQU        Y3, 896(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 1472(DI)
+	VMOVDQU        Y3, 1472(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2048(DI)
+	VMOVDQU        Y2, 2048(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 384(DI)
+	VMOVDQU        Y2, 384(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 960(DI)
+	VMOVDQU        Y2, 960(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1536(DI)
+	VMOVDQU        Y2, 1536(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 2112(DI)
+	VMOVDQU        Y2, 2112(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 448(DI)
+	VMOVDQU        Y2, 448(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1024(DI)
+	VMOVDQU        Y2, 1024(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 1600(DI)
+	VMOVDQU        Y2, 1600(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y0
-	VMOVDQU        Y0, 2176(DI)
+	VMOVDQU        Y0, 2176(R8)
 	VMOVDQU        k_twosAVX2<>+0(SB), Y0
 	VBROADCASTI128 32(BX), Y1
 	VINSERTI128    $0x01, 32(SI), Y1, Y1
@@ -6898,49 +7231,49 @@ block_high:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 2304(DI)
+	VMOVDQU        Y3, 2304(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 2880(DI)
+	VMOVDQU        Y3, 2880(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3456(DI)
+	VMOVDQU        Y3, 3456(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4032(DI)
+	VMOVDQU        Y3, 4032(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 2368(DI)
+	VMOVDQU        Y3, 2368(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 2944(DI)
+	VMOVDQU        Y3, 2944(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3520(DI)
+	VMOVDQU        Y3, 3520(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4096(DI)
+	VMOVDQU        Y2, 4096(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 2432(DI)
+	VMOVDQU        Y2, 2432(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3008(DI)
+	VMOVDQU        Y2, 3008(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3584(DI)
+	VMOVDQU        Y2, 3584(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4160(DI)
+	VMOVDQU        Y2, 4160(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 2496(DI)
+	VMOVDQU        Y2, 2496(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3072(DI)
+	VMOVDQU        Y2, 3072(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3648(DI)
+	VMOVDQU        Y2, 3648(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y1
-	VMOVDQU        Y1, 4224(DI)
+	VMOVDQU        Y1, 4224(R8)
 	VBROADCASTI128 48(BX), Y1
 	VINSERTI128    $0x01, 48(SI), Y1, Y1
 	VBROADCASTI128 48(BX)(AX*1), Y2
@@ -6958,53 +7291,54 @@ block_high:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPAND          Y0, Y4, Y3
-	VMOVDQU        Y3, 2560(DI)
+	VMOVDQU        Y3, 2560(R8)
 	VPSRLW         $0x02, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3136(DI)
+	VMOVDQU        Y3, 3136(R8)
 	VPSRLW         $0x04, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3712(DI)
+	VMOVDQU        Y3, 3712(R8)
 	VPSRLW         $0x06, Y4, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 4288(DI)
+	VMOVDQU        Y3, 4288(R8)
 	VPAND          Y0, Y2, Y3
-	VMOVDQU        Y3, 2624(DI)
+	VMOVDQU        Y3, 2624(R8)
 	VPSRLW         $0x02, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3200(DI)
+	VMOVDQU        Y3, 3200(R8)
 	VPSRLW         $0x04, Y2, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        Y3, 3776(DI)
+	VMOVDQU        Y3, 3776(R8)
 	VPSRLW         $0x06, Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4352(DI)
+	VMOVDQU        Y2, 4352(R8)
 	VPAND          Y0, Y5, Y2
-	VMOVDQU        Y2, 2688(DI)
+	VMOVDQU        Y2, 2688(R8)
 	VPSRLW         $0x02, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3264(DI)
+	VMOVDQU        Y2, 3264(R8)
 	VPSRLW         $0x04, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3840(DI)
+	VMOVDQU        Y2, 3840(R8)
 	VPSRLW         $0x06, Y5, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 4416(DI)
+	VMOVDQU        Y2, 4416(R8)
 	VPAND          Y0, Y1, Y2
-	VMOVDQU        Y2, 2752(DI)
+	VMOVDQU        Y2, 2752(R8)
 	VPSRLW         $0x02, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3328(DI)
+	VMOVDQU        Y2, 3328(R8)
 	VPSRLW         $0x04, Y1, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        Y2, 3904(DI)
+	VMOVDQU        Y2, 3904(R8)
 	VPSRLW         $0x06, Y1, Y1
 	VPAND          Y0, Y1, Y0
-	VMOVDQU        Y0, 4480(DI)
+	VMOVDQU        Y0, 4480(R8)
 	ADDQ           $0x00000042, BX
 	ADDQ           $0x00000042, SI
-	ADDQ           $0x00001340, DI
-	DECQ           R8
+	ADDQ           $0x00000210, DI
+	ADDQ           $0x00001340, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -7027,32 +7361,42 @@ DATA k_minus1AVX2<>+16(SB)/8, $0xffffffffffffffff
 DATA k_minus1AVX2<>+24(SB)/8, $0xffffffffffffffff
 GLOBL k_minus1AVX2<>(SB), RODATA|NOPTR, $32
 
-// func gemmUnpackTQ1AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackTQ1AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackTQ1AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackTQ1AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
 	VMOVDQU        k_word_onesAVX2<>+0(SB), Y0
-	VMOVDQU        Y0, 512(DI)
-	VMOVDQU        Y0, 1088(DI)
-	VMOVDQU        Y0, 1664(DI)
-	VMOVDQU        Y0, 2240(DI)
-	VMOVDQU        Y0, 2816(DI)
-	VMOVDQU        Y0, 3392(DI)
-	VMOVDQU        Y0, 3968(DI)
-	VMOVDQU        Y0, 4544(DI)
+	VMOVDQU        Y0, 512(R8)
+	VMOVDQU        Y0, 1088(R8)
+	VMOVDQU        Y0, 1664(R8)
+	VMOVDQU        Y0, 2240(R8)
+	VMOVDQU        Y0, 2816(R8)
+	VMOVDQU        Y0, 3392(R8)
+	VMOVDQU        Y0, 3968(R8)
+	VMOVDQU        Y0, 4544(R8)
 	VMOVDQU        k_minus1AVX2<>+0(SB), Y0
-	VMOVDQU        Y0, 4608(DI)
-	VMOVDQU        Y0, 4672(DI)
-	VMOVDQU        Y0, 4736(DI)
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4608(R8)
+	VMOVDQU        Y0, 4672(R8)
+	VMOVDQU        Y0, 4736(R8)
+	VMOVDQU        Y0, 4800(R8)
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -7083,7 +7427,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, (DI)
+	VMOVDQU        Y7, (R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7094,7 +7438,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 576(DI)
+	VMOVDQU        Y7, 576(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7105,7 +7449,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1152(DI)
+	VMOVDQU        Y7, 1152(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7116,14 +7460,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1728(DI)
+	VMOVDQU        Y7, 1728(R8)
 	VPMULLW        Y5, Y3, Y2
 	VPMULLW        Y5, Y6, Y3
 	VPSRLW         $0x08, Y2, Y2
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y5
 	VPAND          Y5, Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VMOVDQU        Y2, 2304(DI)
+	VMOVDQU        Y2, 2304(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y2
 	VMOVDQU        k_word3AVX2<>+0(SB), Y3
 	VPSRLW         $0x08, Y1, Y5
@@ -7138,7 +7482,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 64(DI)
+	VMOVDQU        Y6, 64(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7149,7 +7493,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 640(DI)
+	VMOVDQU        Y6, 640(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7160,7 +7504,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 1216(DI)
+	VMOVDQU        Y6, 1216(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7171,14 +7515,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 1792(DI)
+	VMOVDQU        Y6, 1792(R8)
 	VPMULLW        Y3, Y1, Y1
 	VPMULLW        Y3, Y5, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 2368(DI)
+	VMOVDQU        Y1, 2368(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y4, Y3
@@ -7193,7 +7537,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 128(DI)
+	VMOVDQU        Y5, 128(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -7204,7 +7548,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 704(DI)
+	VMOVDQU        Y5, 704(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -7215,7 +7559,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 1280(DI)
+	VMOVDQU        Y5, 1280(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -7226,14 +7570,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 1856(DI)
+	VMOVDQU        Y5, 1856(R8)
 	VPMULLW        Y2, Y4, Y1
 	VPMULLW        Y2, Y3, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 2432(DI)
+	VMOVDQU        Y1, 2432(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y0, Y3
@@ -7248,7 +7592,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 192(DI)
+	VMOVDQU        Y4, 192(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7259,7 +7603,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 768(DI)
+	VMOVDQU        Y4, 768(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7270,7 +7614,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 1344(DI)
+	VMOVDQU        Y4, 1344(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7281,14 +7625,17 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 1920(DI)
+	VMOVDQU        Y4, 1920(R8)
 	VPMULLW        Y2, Y0, Y0
 	VPMULLW        Y2, Y3, Y1
 	VPSRLW         $0x08, Y0, Y0
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 2496(DI)
+	VMOVDQU        Y0, 2496(R8)
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
 	VBROADCASTI128 16(BX), Y0
 	VINSERTI128    $0x01, 16(SI), Y0, Y0
 	VBROADCASTI128 16(BX)(AX*1), Y1
@@ -7319,7 +7666,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 256(DI)
+	VMOVDQU        Y7, 256(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7330,7 +7677,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 832(DI)
+	VMOVDQU        Y7, 832(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7341,7 +7688,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1408(DI)
+	VMOVDQU        Y7, 1408(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7352,14 +7699,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1984(DI)
+	VMOVDQU        Y7, 1984(R8)
 	VPMULLW        Y5, Y3, Y2
 	VPMULLW        Y5, Y6, Y3
 	VPSRLW         $0x08, Y2, Y2
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y5
 	VPAND          Y5, Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VMOVDQU        Y2, 2560(DI)
+	VMOVDQU        Y2, 2560(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y2
 	VMOVDQU        k_word3AVX2<>+0(SB), Y3
 	VPSRLW         $0x08, Y1, Y5
@@ -7374,7 +7721,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 320(DI)
+	VMOVDQU        Y6, 320(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7385,7 +7732,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 896(DI)
+	VMOVDQU        Y6, 896(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7396,7 +7743,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 1472(DI)
+	VMOVDQU        Y6, 1472(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7407,14 +7754,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 2048(DI)
+	VMOVDQU        Y6, 2048(R8)
 	VPMULLW        Y3, Y1, Y1
 	VPMULLW        Y3, Y5, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 2624(DI)
+	VMOVDQU        Y1, 2624(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y4, Y3
@@ -7429,7 +7776,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -7440,7 +7787,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 960(DI)
+	VMOVDQU        Y5, 960(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -7451,7 +7798,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 1536(DI)
+	VMOVDQU        Y5, 1536(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -7462,14 +7809,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 2112(DI)
+	VMOVDQU        Y5, 2112(R8)
 	VPMULLW        Y2, Y4, Y1
 	VPMULLW        Y2, Y3, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 2688(DI)
+	VMOVDQU        Y1, 2688(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y0, Y3
@@ -7484,7 +7831,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 448(DI)
+	VMOVDQU        Y4, 448(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7495,7 +7842,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 1024(DI)
+	VMOVDQU        Y4, 1024(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7506,7 +7853,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 1600(DI)
+	VMOVDQU        Y4, 1600(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7517,14 +7864,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 2176(DI)
+	VMOVDQU        Y4, 2176(R8)
 	VPMULLW        Y2, Y0, Y0
 	VPMULLW        Y2, Y3, Y1
 	VPSRLW         $0x08, Y0, Y0
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 2752(DI)
+	VMOVDQU        Y0, 2752(R8)
 	VBROADCASTI128 32(BX), Y0
 	VINSERTI128    $0x01, 32(SI), Y0, Y0
 	VBROADCASTI128 32(BX)(AX*1), Y1
@@ -7555,7 +7902,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2880(DI)
+	VMOVDQU        Y7, 2880(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7566,7 +7913,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3136(DI)
+	VMOVDQU        Y7, 3136(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7577,7 +7924,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3456(DI)
+	VMOVDQU        Y7, 3456(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7588,14 +7935,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3712(DI)
+	VMOVDQU        Y7, 3712(R8)
 	VPMULLW        Y5, Y3, Y2
 	VPMULLW        Y5, Y6, Y3
 	VPSRLW         $0x08, Y2, Y2
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y5
 	VPAND          Y5, Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VMOVDQU        Y2, 4032(DI)
+	VMOVDQU        Y2, 4032(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y2
 	VMOVDQU        k_word3AVX2<>+0(SB), Y3
 	VPSRLW         $0x08, Y1, Y5
@@ -7610,7 +7957,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 2944(DI)
+	VMOVDQU        Y6, 2944(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7621,7 +7968,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 3200(DI)
+	VMOVDQU        Y6, 3200(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7632,7 +7979,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 3520(DI)
+	VMOVDQU        Y6, 3520(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7643,14 +7990,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 3776(DI)
+	VMOVDQU        Y6, 3776(R8)
 	VPMULLW        Y3, Y1, Y1
 	VPMULLW        Y3, Y5, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 4096(DI)
+	VMOVDQU        Y1, 4096(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y4, Y3
@@ -7665,7 +8012,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 3008(DI)
+	VMOVDQU        Y5, 3008(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -7676,7 +8023,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 3264(DI)
+	VMOVDQU        Y5, 3264(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -7687,7 +8034,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 3584(DI)
+	VMOVDQU        Y5, 3584(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -7698,14 +8045,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 3840(DI)
+	VMOVDQU        Y5, 3840(R8)
 	VPMULLW        Y2, Y4, Y1
 	VPMULLW        Y2, Y3, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 4160(DI)
+	VMOVDQU        Y1, 4160(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y0, Y3
@@ -7720,7 +8067,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 3072(DI)
+	VMOVDQU        Y4, 3072(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7731,7 +8078,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 3328(DI)
+	VMOVDQU        Y4, 3328(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7742,7 +8089,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 3648(DI)
+	VMOVDQU        Y4, 3648(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7753,14 +8100,14 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 3904(DI)
+	VMOVDQU        Y4, 3904(R8)
 	VPMULLW        Y2, Y0, Y0
 	VPMULLW        Y2, Y3, Y1
 	VPSRLW         $0x08, Y0, Y0
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 4224(DI)
+	VMOVDQU        Y0, 4224(R8)
 	VBROADCASTI128 38(BX), Y0
 	VINSERTI128    $0x01, 38(SI), Y0, Y0
 	VBROADCASTI128 38(BX)(AX*1), Y1
@@ -7781,7 +8128,7 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y2, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4864(DI)
+	VMOVUPS        Y2, 4864(R8)
 	VPSRLD         $0x10, Y1, Y1
 	VPSLLD         $0x10, Y0, Y0
 	VPOR           Y0, Y1, Y1
@@ -7799,7 +8146,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 4288(DI)
+	VMOVDQU        Y4, 4288(R8)
 	VPMULLW        Y2, Y1, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7810,7 +8157,7 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 4352(DI)
+	VMOVDQU        Y4, 4352(R8)
 	VPMULLW        Y2, Y1, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -7821,41 +8168,52 @@ block:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y0
 	VPAND          Y0, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 4416(DI)
+	VMOVDQU        Y4, 4416(R8)
 	VPMULLW        Y2, Y1, Y0
 	VPMULLW        Y2, Y3, Y1
 	VPSRLW         $0x08, Y0, Y0
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 4480(DI)
+	VMOVDQU        Y0, 4480(R8)
 	ADDQ           $0x00000036, BX
 	ADDQ           $0x00000036, SI
-	ADDQ           $0x00001340, DI
-	DECQ           R8
+	ADDQ           $0x000001b0, DI
+	ADDQ           $0x00001340, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
 	VMOVDQU        k_word_onesAVX2<>+0(SB), Y0
-	VMOVDQU        Y0, 512(DI)
-	VMOVDQU        Y0, 1088(DI)
-	VMOVDQU        Y0, 1664(DI)
-	VMOVDQU        Y0, 2240(DI)
-	VMOVDQU        Y0, 2816(DI)
-	VMOVDQU        Y0, 3392(DI)
-	VMOVDQU        Y0, 3968(DI)
-	VMOVDQU        Y0, 4544(DI)
+	VMOVDQU        Y0, 512(R8)
+	VMOVDQU        Y0, 1088(R8)
+	VMOVDQU        Y0, 1664(R8)
+	VMOVDQU        Y0, 2240(R8)
+	VMOVDQU        Y0, 2816(R8)
+	VMOVDQU        Y0, 3392(R8)
+	VMOVDQU        Y0, 3968(R8)
+	VMOVDQU        Y0, 4544(R8)
 	VMOVDQU        k_minus1AVX2<>+0(SB), Y0
-	VMOVDQU        Y0, 4608(DI)
-	VMOVDQU        Y0, 4672(DI)
-	VMOVDQU        Y0, 4736(DI)
-	VMOVDQU        Y0, 4800(DI)
+	VMOVDQU        Y0, 4608(R8)
+	VMOVDQU        Y0, 4672(R8)
+	VMOVDQU        Y0, 4736(R8)
+	VMOVDQU        Y0, 4800(R8)
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -7886,7 +8244,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, (DI)
+	VMOVDQU        Y7, (R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7897,7 +8255,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 576(DI)
+	VMOVDQU        Y7, 576(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7908,7 +8266,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1152(DI)
+	VMOVDQU        Y7, 1152(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -7919,14 +8277,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1728(DI)
+	VMOVDQU        Y7, 1728(R8)
 	VPMULLW        Y5, Y3, Y2
 	VPMULLW        Y5, Y6, Y3
 	VPSRLW         $0x08, Y2, Y2
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y5
 	VPAND          Y5, Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VMOVDQU        Y2, 2304(DI)
+	VMOVDQU        Y2, 2304(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y2
 	VMOVDQU        k_word3AVX2<>+0(SB), Y3
 	VPSRLW         $0x08, Y1, Y5
@@ -7941,7 +8299,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 64(DI)
+	VMOVDQU        Y6, 64(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7952,7 +8310,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 640(DI)
+	VMOVDQU        Y6, 640(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7963,7 +8321,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 1216(DI)
+	VMOVDQU        Y6, 1216(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -7974,14 +8332,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 1792(DI)
+	VMOVDQU        Y6, 1792(R8)
 	VPMULLW        Y3, Y1, Y1
 	VPMULLW        Y3, Y5, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 2368(DI)
+	VMOVDQU        Y1, 2368(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y4, Y3
@@ -7996,7 +8354,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 128(DI)
+	VMOVDQU        Y5, 128(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -8007,7 +8365,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 704(DI)
+	VMOVDQU        Y5, 704(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -8018,7 +8376,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 1280(DI)
+	VMOVDQU        Y5, 1280(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -8029,14 +8387,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 1856(DI)
+	VMOVDQU        Y5, 1856(R8)
 	VPMULLW        Y2, Y4, Y1
 	VPMULLW        Y2, Y3, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 2432(DI)
+	VMOVDQU        Y1, 2432(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y0, Y3
@@ -8051,7 +8409,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 192(DI)
+	VMOVDQU        Y4, 192(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8062,7 +8420,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 768(DI)
+	VMOVDQU        Y4, 768(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8073,7 +8431,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 1344(DI)
+	VMOVDQU        Y4, 1344(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8084,14 +8442,17 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 1920(DI)
+	VMOVDQU        Y4, 1920(R8)
 	VPMULLW        Y2, Y0, Y0
 	VPMULLW        Y2, Y3, Y1
 	VPSRLW         $0x08, Y0, Y0
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 2496(DI)
+	VMOVDQU        Y0, 2496(R8)
+	PREFETCHT1     256(DI)
+	PREFETCHT1     320(DI)
+	PREFETCHT1     384(DI)
 	VBROADCASTI128 16(BX), Y0
 	VINSERTI128    $0x01, 16(SI), Y0, Y0
 	VBROADCASTI128 16(BX)(AX*1), Y1
@@ -8122,7 +8483,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 256(DI)
+	VMOVDQU        Y7, 256(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -8133,7 +8494,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 832(DI)
+	VMOVDQU        Y7, 832(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -8144,7 +8505,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1408(DI)
+	VMOVDQU        Y7, 1408(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -8155,14 +8516,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 1984(DI)
+	VMOVDQU        Y7, 1984(R8)
 	VPMULLW        Y5, Y3, Y2
 	VPMULLW        Y5, Y6, Y3
 	VPSRLW         $0x08, Y2, Y2
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y5
 	VPAND          Y5, Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VMOVDQU        Y2, 2560(DI)
+	VMOVDQU        Y2, 2560(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y2
 	VMOVDQU        k_word3AVX2<>+0(SB), Y3
 	VPSRLW         $0x08, Y1, Y5
@@ -8177,7 +8538,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 320(DI)
+	VMOVDQU        Y6, 320(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -8188,7 +8549,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 896(DI)
+	VMOVDQU        Y6, 896(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -8199,7 +8560,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 1472(DI)
+	VMOVDQU        Y6, 1472(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -8210,14 +8571,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 2048(DI)
+	VMOVDQU        Y6, 2048(R8)
 	VPMULLW        Y3, Y1, Y1
 	VPMULLW        Y3, Y5, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 2624(DI)
+	VMOVDQU        Y1, 2624(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y4, Y3
@@ -8232,7 +8593,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -8243,7 +8604,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 960(DI)
+	VMOVDQU        Y5, 960(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -8254,7 +8615,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 1536(DI)
+	VMOVDQU        Y5, 1536(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -8265,14 +8626,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 2112(DI)
+	VMOVDQU        Y5, 2112(R8)
 	VPMULLW        Y2, Y4, Y1
 	VPMULLW        Y2, Y3, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 2688(DI)
+	VMOVDQU        Y1, 2688(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y0, Y3
@@ -8287,7 +8648,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 448(DI)
+	VMOVDQU        Y4, 448(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8298,7 +8659,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 1024(DI)
+	VMOVDQU        Y4, 1024(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8309,7 +8670,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 1600(DI)
+	VMOVDQU        Y4, 1600(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8320,14 +8681,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 2176(DI)
+	VMOVDQU        Y4, 2176(R8)
 	VPMULLW        Y2, Y0, Y0
 	VPMULLW        Y2, Y3, Y1
 	VPSRLW         $0x08, Y0, Y0
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 2752(DI)
+	VMOVDQU        Y0, 2752(R8)
 	VBROADCASTI128 32(BX), Y0
 	VINSERTI128    $0x01, 32(SI), Y0, Y0
 	VBROADCASTI128 32(BX)(AX*1), Y1
@@ -8358,7 +8719,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 2880(DI)
+	VMOVDQU        Y7, 2880(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -8369,7 +8730,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3136(DI)
+	VMOVDQU        Y7, 3136(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -8380,7 +8741,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y9
 	VPAND          Y9, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3456(DI)
+	VMOVDQU        Y7, 3456(R8)
 	VPMULLW        Y5, Y3, Y7
 	VPMULLW        Y5, Y6, Y8
 	VPSRLW         $0x08, Y7, Y7
@@ -8391,14 +8752,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y8, Y8
 	VPOR           Y8, Y7, Y7
-	VMOVDQU        Y7, 3712(DI)
+	VMOVDQU        Y7, 3712(R8)
 	VPMULLW        Y5, Y3, Y2
 	VPMULLW        Y5, Y6, Y3
 	VPSRLW         $0x08, Y2, Y2
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y5
 	VPAND          Y5, Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VMOVDQU        Y2, 4032(DI)
+	VMOVDQU        Y2, 4032(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y2
 	VMOVDQU        k_word3AVX2<>+0(SB), Y3
 	VPSRLW         $0x08, Y1, Y5
@@ -8413,7 +8774,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 2944(DI)
+	VMOVDQU        Y6, 2944(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -8424,7 +8785,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 3200(DI)
+	VMOVDQU        Y6, 3200(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -8435,7 +8796,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y8
 	VPAND          Y8, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 3520(DI)
+	VMOVDQU        Y6, 3520(R8)
 	VPMULLW        Y3, Y1, Y6
 	VPMULLW        Y3, Y5, Y7
 	VPSRLW         $0x08, Y6, Y6
@@ -8446,14 +8807,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, 3776(DI)
+	VMOVDQU        Y6, 3776(R8)
 	VPMULLW        Y3, Y1, Y1
 	VPMULLW        Y3, Y5, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 4096(DI)
+	VMOVDQU        Y1, 4096(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y4, Y3
@@ -8468,7 +8829,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 3008(DI)
+	VMOVDQU        Y5, 3008(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -8479,7 +8840,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 3264(DI)
+	VMOVDQU        Y5, 3264(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -8490,7 +8851,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y7
 	VPAND          Y7, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 3584(DI)
+	VMOVDQU        Y5, 3584(R8)
 	VPMULLW        Y2, Y4, Y5
 	VPMULLW        Y2, Y3, Y6
 	VPSRLW         $0x08, Y5, Y5
@@ -8501,14 +8862,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VMOVDQU        Y5, 3840(DI)
+	VMOVDQU        Y5, 3840(R8)
 	VPMULLW        Y2, Y4, Y1
 	VPMULLW        Y2, Y3, Y2
 	VPSRLW         $0x08, Y1, Y1
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VMOVDQU        Y1, 4160(DI)
+	VMOVDQU        Y1, 4160(R8)
 	VMOVDQU        k_low_bytesAVX2<>+0(SB), Y1
 	VMOVDQU        k_word3AVX2<>+0(SB), Y2
 	VPSRLW         $0x08, Y0, Y3
@@ -8523,7 +8884,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 3072(DI)
+	VMOVDQU        Y4, 3072(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8534,7 +8895,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 3328(DI)
+	VMOVDQU        Y4, 3328(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8545,7 +8906,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 3648(DI)
+	VMOVDQU        Y4, 3648(R8)
 	VPMULLW        Y2, Y0, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8556,14 +8917,14 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y1
 	VPAND          Y1, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 3904(DI)
+	VMOVDQU        Y4, 3904(R8)
 	VPMULLW        Y2, Y0, Y0
 	VPMULLW        Y2, Y3, Y1
 	VPSRLW         $0x08, Y0, Y0
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 4224(DI)
+	VMOVDQU        Y0, 4224(R8)
 	VBROADCASTI128 38(BX), Y0
 	VINSERTI128    $0x01, 38(SI), Y0, Y0
 	VBROADCASTI128 38(BX)(AX*1), Y1
@@ -8584,7 +8945,7 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y2, Y2
 	VPERMQ         $0x08, Y2, Y2
 	VCVTPH2PS      X2, Y2
-	VMOVUPS        Y2, 4864(DI)
+	VMOVUPS        Y2, 4864(R8)
 	VPSRLD         $0x10, Y1, Y1
 	VPSLLD         $0x10, Y0, Y0
 	VPOR           Y0, Y1, Y1
@@ -8602,7 +8963,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 4288(DI)
+	VMOVDQU        Y4, 4288(R8)
 	VPMULLW        Y2, Y1, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8613,7 +8974,7 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y6
 	VPAND          Y6, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 4352(DI)
+	VMOVDQU        Y4, 4352(R8)
 	VPMULLW        Y2, Y1, Y4
 	VPMULLW        Y2, Y3, Y5
 	VPSRLW         $0x08, Y4, Y4
@@ -8624,18 +8985,19 @@ block_high:
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y0
 	VPAND          Y0, Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VMOVDQU        Y4, 4416(DI)
+	VMOVDQU        Y4, 4416(R8)
 	VPMULLW        Y2, Y1, Y0
 	VPMULLW        Y2, Y3, Y1
 	VPSRLW         $0x08, Y0, Y0
 	VMOVDQU        k_high_bytesAVX2<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 4480(DI)
+	VMOVDQU        Y0, 4480(R8)
 	ADDQ           $0x00000036, BX
 	ADDQ           $0x00000036, SI
-	ADDQ           $0x00001340, DI
-	DECQ           R8
+	ADDQ           $0x000001b0, DI
+	ADDQ           $0x00001340, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -8657,6 +9019,20 @@ DATA k_high_bytesAVX2<>+8(SB)/8, $0xff00ff00ff00ff00
 DATA k_high_bytesAVX2<>+16(SB)/8, $0xff00ff00ff00ff00
 DATA k_high_bytesAVX2<>+24(SB)/8, $0xff00ff00ff00ff00
 GLOBL k_high_bytesAVX2<>(SB), RODATA|NOPTR, $32
+
+// func gemmFetchAVX2(w *byte, offset int, count int)
+// Requires: MMX+
+TEXT ·gemmFetchAVX2(SB), $0-24
+	MOVQ w+0(FP), AX
+	ADDQ offset+8(FP), AX
+	MOVQ count+16(FP), CX
+
+line:
+	PREFETCHT1 (AX)
+	ADDQ       $0x40, AX
+	DECQ       CX
+	JNZ        line
+	RET
 
 // func gemmPackSuperAVX2(panel *byte, rows *int8, stride int, bias int)
 // Requires: AVX, AVX2
@@ -9663,18 +10039,28 @@ DATA k_lane_words11AVX2_32<>+16(SB)/8, $0x0706070603020302
 DATA k_lane_words11AVX2_32<>+24(SB)/8, $0x0f0e0f0e0b0a0b0a
 GLOBL k_lane_words11AVX2_32<>(SB), RODATA|NOPTR, $32
 
-// func gemmUnpackQ80AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ80AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ80AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ80AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -9694,7 +10080,8 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
+	PREFETCHT1     256(DI)
 	VBROADCASTI128 2(BX), Y0
 	VINSERTI128    $0x01, 2(SI), Y0, Y0
 	VBROADCASTI128 2(BX)(AX*1), Y1
@@ -9711,10 +10098,10 @@ block:
 	VPUNPCKHQDQ    Y1, Y4, Y1
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
-	VMOVDQU        Y3, (DI)
-	VMOVDQU        Y1, 64(DI)
-	VMOVDQU        Y4, 128(DI)
-	VMOVDQU        Y0, 192(DI)
+	VMOVDQU        Y3, (R8)
+	VMOVDQU        Y1, 64(R8)
+	VMOVDQU        Y4, 128(R8)
+	VMOVDQU        Y0, 192(R8)
 	VBROADCASTI128 18(BX), Y0
 	VINSERTI128    $0x01, 18(SI), Y0, Y0
 	VBROADCASTI128 18(BX)(AX*1), Y1
@@ -9731,23 +10118,34 @@ block:
 	VPUNPCKHQDQ    Y1, Y4, Y1
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
-	VMOVDQU        Y3, 256(DI)
-	VMOVDQU        Y1, 320(DI)
-	VMOVDQU        Y4, 384(DI)
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y3, 256(R8)
+	VMOVDQU        Y1, 320(R8)
+	VMOVDQU        Y4, 384(R8)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000022, BX
 	ADDQ           $0x00000022, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x00000110, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -9767,7 +10165,8 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
+	PREFETCHT1     256(DI)
 	VBROADCASTI128 2(BX), Y0
 	VINSERTI128    $0x01, 2(SI), Y0, Y0
 	VBROADCASTI128 2(BX)(AX*1), Y1
@@ -9784,10 +10183,10 @@ block_high:
 	VPUNPCKHQDQ    Y1, Y4, Y1
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
-	VMOVDQU        Y3, (DI)
-	VMOVDQU        Y1, 64(DI)
-	VMOVDQU        Y4, 128(DI)
-	VMOVDQU        Y0, 192(DI)
+	VMOVDQU        Y3, (R8)
+	VMOVDQU        Y1, 64(R8)
+	VMOVDQU        Y4, 128(R8)
+	VMOVDQU        Y0, 192(R8)
 	VBROADCASTI128 18(BX), Y0
 	VINSERTI128    $0x01, 18(SI), Y0, Y0
 	VBROADCASTI128 18(BX)(AX*1), Y1
@@ -9804,30 +10203,40 @@ block_high:
 	VPUNPCKHQDQ    Y1, Y4, Y1
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
-	VMOVDQU        Y3, 256(DI)
-	VMOVDQU        Y1, 320(DI)
-	VMOVDQU        Y4, 384(DI)
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y3, 256(R8)
+	VMOVDQU        Y1, 320(R8)
+	VMOVDQU        Y4, 384(R8)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000022, BX
 	ADDQ           $0x00000022, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x00000110, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
 
-// func gemmUnpackQ40AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ40AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ40AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ40AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -9847,7 +10256,7 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VBROADCASTI128 2(BX), Y0
 	VINSERTI128    $0x01, 2(SI), Y0, Y0
 	VBROADCASTI128 2(BX)(AX*1), Y1
@@ -9866,38 +10275,48 @@ block:
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VMOVDQU        k_low4AVX2<>+0(SB), Y2
 	VPAND          Y2, Y3, Y5
-	VMOVDQU        Y5, (DI)
+	VMOVDQU        Y5, (R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y2, Y3, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPAND          Y2, Y1, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y2, Y1, Y1
-	VMOVDQU        Y1, 320(DI)
+	VMOVDQU        Y1, 320(R8)
 	VPAND          Y2, Y4, Y1
-	VMOVDQU        Y1, 128(DI)
+	VMOVDQU        Y1, 128(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y2, Y4, Y4
-	VMOVDQU        Y4, 384(DI)
+	VMOVDQU        Y4, 384(R8)
 	VPAND          Y2, Y0, Y1
-	VMOVDQU        Y1, 192(DI)
+	VMOVDQU        Y1, 192(R8)
 	VPSRLW         $0x04, Y0, Y0
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000012, BX
 	ADDQ           $0x00000012, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x00000090, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -9917,7 +10336,7 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VBROADCASTI128 2(BX), Y0
 	VINSERTI128    $0x01, 2(SI), Y0, Y0
 	VBROADCASTI128 2(BX)(AX*1), Y1
@@ -9936,45 +10355,55 @@ block_high:
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VMOVDQU        k_low4AVX2<>+0(SB), Y2
 	VPAND          Y2, Y3, Y5
-	VMOVDQU        Y5, (DI)
+	VMOVDQU        Y5, (R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y2, Y3, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPAND          Y2, Y1, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y2, Y1, Y1
-	VMOVDQU        Y1, 320(DI)
+	VMOVDQU        Y1, 320(R8)
 	VPAND          Y2, Y4, Y1
-	VMOVDQU        Y1, 128(DI)
+	VMOVDQU        Y1, 128(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y2, Y4, Y4
-	VMOVDQU        Y4, 384(DI)
+	VMOVDQU        Y4, 384(R8)
 	VPAND          Y2, Y0, Y1
-	VMOVDQU        Y1, 192(DI)
+	VMOVDQU        Y1, 192(R8)
 	VPSRLW         $0x04, Y0, Y0
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000012, BX
 	ADDQ           $0x00000012, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x00000090, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
 
-// func gemmUnpackQ41AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ41AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ41AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ41AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -9994,12 +10423,12 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VPSRLD         $0x10, Y3, Y0
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 576(DI)
+	VMOVUPS        Y0, 576(R8)
 	VBROADCASTI128 4(BX), Y0
 	VINSERTI128    $0x01, 4(SI), Y0, Y0
 	VBROADCASTI128 4(BX)(AX*1), Y1
@@ -10018,38 +10447,48 @@ block:
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VMOVDQU        k_low4AVX2<>+0(SB), Y2
 	VPAND          Y2, Y3, Y5
-	VMOVDQU        Y5, (DI)
+	VMOVDQU        Y5, (R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y2, Y3, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPAND          Y2, Y1, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y2, Y1, Y1
-	VMOVDQU        Y1, 320(DI)
+	VMOVDQU        Y1, 320(R8)
 	VPAND          Y2, Y4, Y1
-	VMOVDQU        Y1, 128(DI)
+	VMOVDQU        Y1, 128(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y2, Y4, Y4
-	VMOVDQU        Y4, 384(DI)
+	VMOVDQU        Y4, 384(R8)
 	VPAND          Y2, Y0, Y1
-	VMOVDQU        Y1, 192(DI)
+	VMOVDQU        Y1, 192(R8)
 	VPSRLW         $0x04, Y0, Y0
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000014, BX
 	ADDQ           $0x00000014, SI
-	ADDQ           $0x00000280, DI
-	DECQ           R8
+	ADDQ           $0x000000a0, DI
+	ADDQ           $0x00000280, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -10069,12 +10508,12 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VPSRLD         $0x10, Y3, Y0
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 576(DI)
+	VMOVUPS        Y0, 576(R8)
 	VBROADCASTI128 4(BX), Y0
 	VINSERTI128    $0x01, 4(SI), Y0, Y0
 	VBROADCASTI128 4(BX)(AX*1), Y1
@@ -10093,45 +10532,55 @@ block_high:
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VMOVDQU        k_low4AVX2<>+0(SB), Y2
 	VPAND          Y2, Y3, Y5
-	VMOVDQU        Y5, (DI)
+	VMOVDQU        Y5, (R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y2, Y3, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPAND          Y2, Y1, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y2, Y1, Y1
-	VMOVDQU        Y1, 320(DI)
+	VMOVDQU        Y1, 320(R8)
 	VPAND          Y2, Y4, Y1
-	VMOVDQU        Y1, 128(DI)
+	VMOVDQU        Y1, 128(R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y2, Y4, Y4
-	VMOVDQU        Y4, 384(DI)
+	VMOVDQU        Y4, 384(R8)
 	VPAND          Y2, Y0, Y1
-	VMOVDQU        Y1, 192(DI)
+	VMOVDQU        Y1, 192(R8)
 	VPSRLW         $0x04, Y0, Y0
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000014, BX
 	ADDQ           $0x00000014, SI
-	ADDQ           $0x00000280, DI
-	DECQ           R8
+	ADDQ           $0x000000a0, DI
+	ADDQ           $0x00000280, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
 
-// func gemmUnpackQ50AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ50AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ50AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ50AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -10151,7 +10600,7 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VBROADCASTI128 2(BX), Y0
 	VINSERTI128    $0x01, 2(SI), Y0, Y0
 	VBROADCASTI128 2(BX)(AX*1), Y1
@@ -10197,7 +10646,7 @@ block:
 	VPAND          Y8, Y7, Y7
 	VPSLLD         $0x04, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y2, Y4, Y4
 	VPSRLD         $0x10, Y3, Y6
@@ -10211,7 +10660,7 @@ block:
 	VPAND          Y7, Y6, Y6
 	VPSLLD         $0x04, Y6, Y6
 	VPOR           Y6, Y4, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y2, Y1, Y4
 	VPSRLD         $0x04, Y3, Y6
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y7
@@ -10224,7 +10673,7 @@ block:
 	VPAND          Y7, Y6, Y6
 	VPSLLD         $0x04, Y6, Y6
 	VPOR           Y6, Y4, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y2, Y1, Y1
 	VPSRLD         $0x14, Y3, Y4
@@ -10238,7 +10687,7 @@ block:
 	VPAND          Y6, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 320(DI)
+	VMOVDQU        Y1, 320(R8)
 	VPAND          Y2, Y5, Y1
 	VPSRLD         $0x08, Y3, Y4
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
@@ -10251,7 +10700,7 @@ block:
 	VPAND          Y6, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 128(DI)
+	VMOVDQU        Y1, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y2, Y5, Y5
 	VPSRLD         $0x18, Y3, Y1
@@ -10265,7 +10714,7 @@ block:
 	VPAND          Y4, Y1, Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPOR           Y1, Y5, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y2, Y0, Y1
 	VPSRLD         $0x0c, Y3, Y4
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y5
@@ -10278,7 +10727,7 @@ block:
 	VPAND          Y5, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 192(DI)
+	VMOVDQU        Y1, 192(R8)
 	VPSRLW         $0x04, Y0, Y0
 	VPAND          Y2, Y0, Y0
 	VPSRLD         $0x1c, Y3, Y1
@@ -10292,20 +10741,30 @@ block:
 	VPAND          Y2, Y1, Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000016, BX
 	ADDQ           $0x00000016, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x000000b0, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -10325,7 +10784,7 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VBROADCASTI128 2(BX), Y0
 	VINSERTI128    $0x01, 2(SI), Y0, Y0
 	VBROADCASTI128 2(BX)(AX*1), Y1
@@ -10371,7 +10830,7 @@ block_high:
 	VPAND          Y8, Y7, Y7
 	VPSLLD         $0x04, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y2, Y4, Y4
 	VPSRLD         $0x10, Y3, Y6
@@ -10385,7 +10844,7 @@ block_high:
 	VPAND          Y7, Y6, Y6
 	VPSLLD         $0x04, Y6, Y6
 	VPOR           Y6, Y4, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y2, Y1, Y4
 	VPSRLD         $0x04, Y3, Y6
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y7
@@ -10398,7 +10857,7 @@ block_high:
 	VPAND          Y7, Y6, Y6
 	VPSLLD         $0x04, Y6, Y6
 	VPOR           Y6, Y4, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y2, Y1, Y1
 	VPSRLD         $0x14, Y3, Y4
@@ -10412,7 +10871,7 @@ block_high:
 	VPAND          Y6, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 320(DI)
+	VMOVDQU        Y1, 320(R8)
 	VPAND          Y2, Y5, Y1
 	VPSRLD         $0x08, Y3, Y4
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
@@ -10425,7 +10884,7 @@ block_high:
 	VPAND          Y6, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 128(DI)
+	VMOVDQU        Y1, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y2, Y5, Y5
 	VPSRLD         $0x18, Y3, Y1
@@ -10439,7 +10898,7 @@ block_high:
 	VPAND          Y4, Y1, Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPOR           Y1, Y5, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y2, Y0, Y1
 	VPSRLD         $0x0c, Y3, Y4
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y5
@@ -10452,7 +10911,7 @@ block_high:
 	VPAND          Y5, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 192(DI)
+	VMOVDQU        Y1, 192(R8)
 	VPSRLW         $0x04, Y0, Y0
 	VPAND          Y2, Y0, Y0
 	VPSRLD         $0x1c, Y3, Y1
@@ -10466,11 +10925,12 @@ block_high:
 	VPAND          Y2, Y1, Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000016, BX
 	ADDQ           $0x00000016, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x000000b0, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -10481,18 +10941,27 @@ DATA k_bits0AVX2<>+16(SB)/8, $0x0101010101010101
 DATA k_bits0AVX2<>+24(SB)/8, $0x0101010101010101
 GLOBL k_bits0AVX2<>(SB), RODATA|NOPTR, $32
 
-// func gemmUnpackQ51AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ51AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ51AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ51AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -10512,12 +10981,12 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VPSRLD         $0x10, Y3, Y0
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 576(DI)
+	VMOVUPS        Y0, 576(R8)
 	VBROADCASTI128 4(BX), Y0
 	VINSERTI128    $0x01, 4(SI), Y0, Y0
 	VBROADCASTI128 4(BX)(AX*1), Y1
@@ -10563,7 +11032,7 @@ block:
 	VPAND          Y8, Y7, Y7
 	VPSLLD         $0x04, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y2, Y4, Y4
 	VPSRLD         $0x10, Y3, Y6
@@ -10577,7 +11046,7 @@ block:
 	VPAND          Y7, Y6, Y6
 	VPSLLD         $0x04, Y6, Y6
 	VPOR           Y6, Y4, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y2, Y1, Y4
 	VPSRLD         $0x04, Y3, Y6
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y7
@@ -10590,7 +11059,7 @@ block:
 	VPAND          Y7, Y6, Y6
 	VPSLLD         $0x04, Y6, Y6
 	VPOR           Y6, Y4, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y2, Y1, Y1
 	VPSRLD         $0x14, Y3, Y4
@@ -10604,7 +11073,7 @@ block:
 	VPAND          Y6, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 320(DI)
+	VMOVDQU        Y1, 320(R8)
 	VPAND          Y2, Y5, Y1
 	VPSRLD         $0x08, Y3, Y4
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
@@ -10617,7 +11086,7 @@ block:
 	VPAND          Y6, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 128(DI)
+	VMOVDQU        Y1, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y2, Y5, Y5
 	VPSRLD         $0x18, Y3, Y1
@@ -10631,7 +11100,7 @@ block:
 	VPAND          Y4, Y1, Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPOR           Y1, Y5, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y2, Y0, Y1
 	VPSRLD         $0x0c, Y3, Y4
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y5
@@ -10644,7 +11113,7 @@ block:
 	VPAND          Y5, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 192(DI)
+	VMOVDQU        Y1, 192(R8)
 	VPSRLW         $0x04, Y0, Y0
 	VPAND          Y2, Y0, Y0
 	VPSRLD         $0x1c, Y3, Y1
@@ -10658,20 +11127,30 @@ block:
 	VPAND          Y2, Y1, Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000018, BX
 	ADDQ           $0x00000018, SI
-	ADDQ           $0x00000280, DI
-	DECQ           R8
+	ADDQ           $0x000000c0, DI
+	ADDQ           $0x00000280, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -10691,12 +11170,12 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VPSRLD         $0x10, Y3, Y0
 	VPSHUFB        k_low_words_32<>+0(SB), Y0, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 576(DI)
+	VMOVUPS        Y0, 576(R8)
 	VBROADCASTI128 4(BX), Y0
 	VINSERTI128    $0x01, 4(SI), Y0, Y0
 	VBROADCASTI128 4(BX)(AX*1), Y1
@@ -10742,7 +11221,7 @@ block_high:
 	VPAND          Y8, Y7, Y7
 	VPSLLD         $0x04, Y7, Y7
 	VPOR           Y7, Y6, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y2, Y4, Y4
 	VPSRLD         $0x10, Y3, Y6
@@ -10756,7 +11235,7 @@ block_high:
 	VPAND          Y7, Y6, Y6
 	VPSLLD         $0x04, Y6, Y6
 	VPOR           Y6, Y4, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y2, Y1, Y4
 	VPSRLD         $0x04, Y3, Y6
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y7
@@ -10769,7 +11248,7 @@ block_high:
 	VPAND          Y7, Y6, Y6
 	VPSLLD         $0x04, Y6, Y6
 	VPOR           Y6, Y4, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y2, Y1, Y1
 	VPSRLD         $0x14, Y3, Y4
@@ -10783,7 +11262,7 @@ block_high:
 	VPAND          Y6, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 320(DI)
+	VMOVDQU        Y1, 320(R8)
 	VPAND          Y2, Y5, Y1
 	VPSRLD         $0x08, Y3, Y4
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
@@ -10796,7 +11275,7 @@ block_high:
 	VPAND          Y6, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 128(DI)
+	VMOVDQU        Y1, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y2, Y5, Y5
 	VPSRLD         $0x18, Y3, Y1
@@ -10810,7 +11289,7 @@ block_high:
 	VPAND          Y4, Y1, Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPOR           Y1, Y5, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y2, Y0, Y1
 	VPSRLD         $0x0c, Y3, Y4
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y5
@@ -10823,7 +11302,7 @@ block_high:
 	VPAND          Y5, Y4, Y4
 	VPSLLD         $0x04, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 192(DI)
+	VMOVDQU        Y1, 192(R8)
 	VPSRLW         $0x04, Y0, Y0
 	VPAND          Y2, Y0, Y0
 	VPSRLD         $0x1c, Y3, Y1
@@ -10837,27 +11316,37 @@ block_high:
 	VPAND          Y2, Y1, Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 448(DI)
+	VMOVDQU        Y0, 448(R8)
 	ADDQ           $0x00000018, BX
 	ADDQ           $0x00000018, SI
-	ADDQ           $0x00000280, DI
-	DECQ           R8
+	ADDQ           $0x000000c0, DI
+	ADDQ           $0x00000280, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
 
-// func gemmUnpackIQ4NLAVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackIQ4NLAVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackIQ4NLAVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackIQ4NLAVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -10877,7 +11366,7 @@ block:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VMOVDQU        k_kv4AVX2_32<>+0(SB), Y0
 	VBROADCASTI128 2(BX), Y1
 	VINSERTI128    $0x01, 2(SI), Y1, Y1
@@ -10898,45 +11387,55 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 320(DI)
+	VMOVDQU        Y2, 320(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 448(DI)
+	VMOVDQU        Y1, 448(R8)
 	ADDQ           $0x00000012, BX
 	ADDQ           $0x00000012, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x00000090, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -10956,7 +11455,7 @@ block_high:
 	VPSHUFB        k_low_words_32<>+0(SB), Y3, Y0
 	VPERMQ         $0x08, Y0, Y0
 	VCVTPH2PS      X0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VMOVDQU        k_kv4AVX2_32<>+0(SB), Y0
 	VBROADCASTI128 2(BX), Y1
 	VINSERTI128    $0x01, 2(SI), Y1, Y1
@@ -10977,52 +11476,62 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 320(DI)
+	VMOVDQU        Y2, 320(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 448(DI)
+	VMOVDQU        Y1, 448(R8)
 	ADDQ           $0x00000012, BX
 	ADDQ           $0x00000012, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x00000090, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
 
-// func gemmUnpackMXFP4AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2
-TEXT ·gemmUnpackMXFP4AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackMXFP4AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·gemmUnpackMXFP4AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -11048,7 +11557,7 @@ block:
 	VPSLLVD        Y3, Y2, Y2
 	VPCMPGTD       Y1, Y3, Y1
 	VPBLENDVB      Y1, Y0, Y2, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VMOVDQU        k_fp4AVX2_32<>+0(SB), Y0
 	VBROADCASTI128 1(BX), Y1
 	VINSERTI128    $0x01, 1(SI), Y1, Y1
@@ -11069,45 +11578,55 @@ block:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 320(DI)
+	VMOVDQU        Y2, 320(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 448(DI)
+	VMOVDQU        Y1, 448(R8)
 	ADDQ           $0x00000011, BX
 	ADDQ           $0x00000011, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x00000088, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -11133,7 +11652,7 @@ block_high:
 	VPSLLVD        Y3, Y2, Y2
 	VPCMPGTD       Y1, Y3, Y1
 	VPBLENDVB      Y1, Y0, Y2, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VMOVDQU        k_fp4AVX2_32<>+0(SB), Y0
 	VBROADCASTI128 1(BX), Y1
 	VINSERTI128    $0x01, 1(SI), Y1, Y1
@@ -11154,36 +11673,37 @@ block_high:
 	VMOVDQU        k_low4AVX2<>+0(SB), Y3
 	VPAND          Y3, Y4, Y6
 	VPSHUFB        Y6, Y0, Y6
-	VMOVDQU        Y6, (DI)
+	VMOVDQU        Y6, (R8)
 	VPSRLW         $0x04, Y4, Y4
 	VPAND          Y3, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 256(DI)
+	VMOVDQU        Y4, 256(R8)
 	VPAND          Y3, Y2, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 320(DI)
+	VMOVDQU        Y2, 320(R8)
 	VPAND          Y3, Y5, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 128(DI)
+	VMOVDQU        Y2, 128(R8)
 	VPSRLW         $0x04, Y5, Y5
 	VPAND          Y3, Y5, Y5
 	VPSHUFB        Y5, Y0, Y5
-	VMOVDQU        Y5, 384(DI)
+	VMOVDQU        Y5, 384(R8)
 	VPAND          Y3, Y1, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 192(DI)
+	VMOVDQU        Y2, 192(R8)
 	VPSRLW         $0x04, Y1, Y1
 	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 448(DI)
+	VMOVDQU        Y1, 448(R8)
 	ADDQ           $0x00000011, BX
 	ADDQ           $0x00000011, SI
-	ADDQ           $0x00000240, DI
-	DECQ           R8
+	ADDQ           $0x00000088, DI
+	ADDQ           $0x00000240, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
@@ -11206,18 +11726,27 @@ DATA k_fp4AVX2_32<>+16(SB)/8, $0x181412100f0e0d0c
 DATA k_fp4AVX2_32<>+24(SB)/8, $0x00040608090a0b0c
 GLOBL k_fp4AVX2_32<>(SB), RODATA|NOPTR, $32
 
-// func gemmUnpackQ10AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ10AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ10AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ10AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -11253,7 +11782,7 @@ block:
 	VPUNPCKHQDQ    Y2, Y5, Y2
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VMOVDQA        Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11264,7 +11793,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, (DI)
+	VMOVDQU        Y3, (R8)
 	VPSRLD         $0x04, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11275,7 +11804,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLD         $0x08, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11286,7 +11815,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 128(DI)
+	VMOVDQU        Y3, 128(R8)
 	VPSRLD         $0x0c, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11297,7 +11826,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 192(DI)
+	VMOVDQU        Y3, 192(R8)
 	VPSRLD         $0x10, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11308,7 +11837,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPSRLD         $0x14, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11319,7 +11848,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLD         $0x18, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11330,7 +11859,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 384(DI)
+	VMOVDQU        Y3, 384(R8)
 	VPSRLD         $0x1c, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11341,8 +11870,8 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 448(DI)
-	VMOVUPS        Y0, 1088(DI)
+	VMOVDQU        Y3, 448(R8)
+	VMOVUPS        Y0, 1088(R8)
 	VMOVDQA        Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11353,7 +11882,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 576(DI)
+	VMOVDQU        Y3, 576(R8)
 	VPSRLD         $0x04, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11364,7 +11893,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 640(DI)
+	VMOVDQU        Y3, 640(R8)
 	VPSRLD         $0x08, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11375,7 +11904,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 704(DI)
+	VMOVDQU        Y3, 704(R8)
 	VPSRLD         $0x0c, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11386,7 +11915,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 768(DI)
+	VMOVDQU        Y3, 768(R8)
 	VPSRLD         $0x10, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11397,7 +11926,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 832(DI)
+	VMOVDQU        Y3, 832(R8)
 	VPSRLD         $0x14, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11408,7 +11937,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 896(DI)
+	VMOVDQU        Y3, 896(R8)
 	VPSRLD         $0x18, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11419,7 +11948,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 960(DI)
+	VMOVDQU        Y3, 960(R8)
 	VPSRLD         $0x1c, Y2, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11430,8 +11959,8 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1024(DI)
-	VMOVUPS        Y0, 1664(DI)
+	VMOVDQU        Y2, 1024(R8)
+	VMOVUPS        Y0, 1664(R8)
 	VMOVDQA        Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11442,7 +11971,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1152(DI)
+	VMOVDQU        Y2, 1152(R8)
 	VPSRLD         $0x04, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11453,7 +11982,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1216(DI)
+	VMOVDQU        Y2, 1216(R8)
 	VPSRLD         $0x08, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11464,7 +11993,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1280(DI)
+	VMOVDQU        Y2, 1280(R8)
 	VPSRLD         $0x0c, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11475,7 +12004,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1344(DI)
+	VMOVDQU        Y2, 1344(R8)
 	VPSRLD         $0x10, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11486,7 +12015,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1408(DI)
+	VMOVDQU        Y2, 1408(R8)
 	VPSRLD         $0x14, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11497,7 +12026,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1472(DI)
+	VMOVDQU        Y2, 1472(R8)
 	VPSRLD         $0x18, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11508,7 +12037,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1536(DI)
+	VMOVDQU        Y2, 1536(R8)
 	VPSRLD         $0x1c, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11519,8 +12048,8 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1600(DI)
-	VMOVUPS        Y0, 2240(DI)
+	VMOVDQU        Y2, 1600(R8)
+	VMOVUPS        Y0, 2240(R8)
 	VMOVDQA        Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11531,7 +12060,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1728(DI)
+	VMOVDQU        Y0, 1728(R8)
 	VPSRLD         $0x04, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11542,7 +12071,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1792(DI)
+	VMOVDQU        Y0, 1792(R8)
 	VPSRLD         $0x08, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11553,7 +12082,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1856(DI)
+	VMOVDQU        Y0, 1856(R8)
 	VPSRLD         $0x0c, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11564,7 +12093,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1920(DI)
+	VMOVDQU        Y0, 1920(R8)
 	VPSRLD         $0x10, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11575,7 +12104,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1984(DI)
+	VMOVDQU        Y0, 1984(R8)
 	VPSRLD         $0x14, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11586,7 +12115,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 2048(DI)
+	VMOVDQU        Y0, 2048(R8)
 	VPSRLD         $0x18, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11597,7 +12126,7 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 2112(DI)
+	VMOVDQU        Y0, 2112(R8)
 	VPSRLD         $0x1c, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -11608,20 +12137,30 @@ block:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 2176(DI)
+	VMOVDQU        Y0, 2176(R8)
 	ADDQ           $0x00000012, BX
 	ADDQ           $0x00000012, SI
-	ADDQ           $0x00000900, DI
-	DECQ           R8
+	ADDQ           $0x00000090, DI
+	ADDQ           $0x00000900, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -11657,7 +12196,7 @@ block_high:
 	VPUNPCKHQDQ    Y2, Y5, Y2
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VMOVDQA        Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11668,7 +12207,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, (DI)
+	VMOVDQU        Y3, (R8)
 	VPSRLD         $0x04, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11679,7 +12218,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLD         $0x08, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11690,7 +12229,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 128(DI)
+	VMOVDQU        Y3, 128(R8)
 	VPSRLD         $0x0c, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11701,7 +12240,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 192(DI)
+	VMOVDQU        Y3, 192(R8)
 	VPSRLD         $0x10, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11712,7 +12251,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPSRLD         $0x14, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11723,7 +12262,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLD         $0x18, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -11734,7 +12273,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 384(DI)
+	VMOVDQU        Y3, 384(R8)
 	VPSRLD         $0x1c, Y4, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11745,8 +12284,8 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 448(DI)
-	VMOVUPS        Y0, 1088(DI)
+	VMOVDQU        Y3, 448(R8)
+	VMOVUPS        Y0, 1088(R8)
 	VMOVDQA        Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11757,7 +12296,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 576(DI)
+	VMOVDQU        Y3, 576(R8)
 	VPSRLD         $0x04, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11768,7 +12307,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 640(DI)
+	VMOVDQU        Y3, 640(R8)
 	VPSRLD         $0x08, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11779,7 +12318,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 704(DI)
+	VMOVDQU        Y3, 704(R8)
 	VPSRLD         $0x0c, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11790,7 +12329,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 768(DI)
+	VMOVDQU        Y3, 768(R8)
 	VPSRLD         $0x10, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11801,7 +12340,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 832(DI)
+	VMOVDQU        Y3, 832(R8)
 	VPSRLD         $0x14, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11812,7 +12351,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 896(DI)
+	VMOVDQU        Y3, 896(R8)
 	VPSRLD         $0x18, Y2, Y3
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -11823,7 +12362,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
 	VPADDB         Y3, Y3, Y3
-	VMOVDQU        Y3, 960(DI)
+	VMOVDQU        Y3, 960(R8)
 	VPSRLD         $0x1c, Y2, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11834,8 +12373,8 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1024(DI)
-	VMOVUPS        Y0, 1664(DI)
+	VMOVDQU        Y2, 1024(R8)
+	VMOVUPS        Y0, 1664(R8)
 	VMOVDQA        Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11846,7 +12385,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1152(DI)
+	VMOVDQU        Y2, 1152(R8)
 	VPSRLD         $0x04, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11857,7 +12396,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1216(DI)
+	VMOVDQU        Y2, 1216(R8)
 	VPSRLD         $0x08, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11868,7 +12407,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1280(DI)
+	VMOVDQU        Y2, 1280(R8)
 	VPSRLD         $0x0c, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11879,7 +12418,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1344(DI)
+	VMOVDQU        Y2, 1344(R8)
 	VPSRLD         $0x10, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11890,7 +12429,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1408(DI)
+	VMOVDQU        Y2, 1408(R8)
 	VPSRLD         $0x14, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11901,7 +12440,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1472(DI)
+	VMOVDQU        Y2, 1472(R8)
 	VPSRLD         $0x18, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11912,7 +12451,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1536(DI)
+	VMOVDQU        Y2, 1536(R8)
 	VPSRLD         $0x1c, Y5, Y2
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -11923,8 +12462,8 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
 	VPADDB         Y2, Y2, Y2
-	VMOVDQU        Y2, 1600(DI)
-	VMOVUPS        Y0, 2240(DI)
+	VMOVDQU        Y2, 1600(R8)
+	VMOVUPS        Y0, 2240(R8)
 	VMOVDQA        Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11935,7 +12474,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1728(DI)
+	VMOVDQU        Y0, 1728(R8)
 	VPSRLD         $0x04, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11946,7 +12485,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1792(DI)
+	VMOVDQU        Y0, 1792(R8)
 	VPSRLD         $0x08, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11957,7 +12496,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1856(DI)
+	VMOVDQU        Y0, 1856(R8)
 	VPSRLD         $0x0c, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11968,7 +12507,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1920(DI)
+	VMOVDQU        Y0, 1920(R8)
 	VPSRLD         $0x10, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11979,7 +12518,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 1984(DI)
+	VMOVDQU        Y0, 1984(R8)
 	VPSRLD         $0x14, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -11990,7 +12529,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 2048(DI)
+	VMOVDQU        Y0, 2048(R8)
 	VPSRLD         $0x18, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12001,7 +12540,7 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 2112(DI)
+	VMOVDQU        Y0, 2112(R8)
 	VPSRLD         $0x1c, Y1, Y0
 	VMOVDQU        k_nibble0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -12012,27 +12551,37 @@ block_high:
 	VMOVDQU        k_bits0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
 	VPADDB         Y0, Y0, Y0
-	VMOVDQU        Y0, 2176(DI)
+	VMOVDQU        Y0, 2176(R8)
 	ADDQ           $0x00000012, BX
 	ADDQ           $0x00000012, SI
-	ADDQ           $0x00000900, DI
-	DECQ           R8
+	ADDQ           $0x00000090, DI
+	ADDQ           $0x00000900, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
 
-// func gemmUnpackQ20AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2, F16C
-TEXT ·gemmUnpackQ20AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackQ20AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·gemmUnpackQ20AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -12068,7 +12617,7 @@ block:
 	VPUNPCKHQDQ    Y2, Y5, Y2
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VMOVDQA        Y4, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -12078,7 +12627,7 @@ block:
 	VPOR           Y6, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
-	VMOVDQU        Y3, (DI)
+	VMOVDQU        Y3, (R8)
 	VPSRLD         $0x08, Y4, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -12088,7 +12637,7 @@ block:
 	VPOR           Y6, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLD         $0x10, Y4, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -12098,7 +12647,7 @@ block:
 	VPOR           Y6, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
-	VMOVDQU        Y3, 128(DI)
+	VMOVDQU        Y3, 128(R8)
 	VPSRLD         $0x18, Y4, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -12108,7 +12657,7 @@ block:
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
-	VMOVDQU        Y3, 192(DI)
+	VMOVDQU        Y3, 192(R8)
 	VMOVDQA        Y2, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -12118,7 +12667,7 @@ block:
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPSRLD         $0x08, Y2, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -12128,7 +12677,7 @@ block:
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLD         $0x10, Y2, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -12138,7 +12687,7 @@ block:
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
-	VMOVDQU        Y3, 384(DI)
+	VMOVDQU        Y3, 384(R8)
 	VPSRLD         $0x18, Y2, Y2
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -12148,8 +12697,8 @@ block:
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        k_twosAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
-	VMOVDQU        Y2, 448(DI)
-	VMOVUPS        Y0, 1088(DI)
+	VMOVDQU        Y2, 448(R8)
+	VMOVUPS        Y0, 1088(R8)
 	VMOVDQA        Y5, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12159,7 +12708,7 @@ block:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 576(DI)
+	VMOVDQU        Y0, 576(R8)
 	VPSRLD         $0x08, Y5, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12169,7 +12718,7 @@ block:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 640(DI)
+	VMOVDQU        Y0, 640(R8)
 	VPSRLD         $0x10, Y5, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12179,7 +12728,7 @@ block:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 704(DI)
+	VMOVDQU        Y0, 704(R8)
 	VPSRLD         $0x18, Y5, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12189,7 +12738,7 @@ block:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 768(DI)
+	VMOVDQU        Y0, 768(R8)
 	VMOVDQA        Y1, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12199,7 +12748,7 @@ block:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 832(DI)
+	VMOVDQU        Y0, 832(R8)
 	VPSRLD         $0x08, Y1, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12209,7 +12758,7 @@ block:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 896(DI)
+	VMOVDQU        Y0, 896(R8)
 	VPSRLD         $0x10, Y1, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12219,7 +12768,7 @@ block:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 960(DI)
+	VMOVDQU        Y0, 960(R8)
 	VPSRLD         $0x18, Y1, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -12229,20 +12778,30 @@ block:
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
-	VMOVDQU        Y0, 1024(DI)
+	VMOVDQU        Y0, 1024(R8)
 	ADDQ           $0x00000012, BX
 	ADDQ           $0x00000012, SI
-	ADDQ           $0x00000480, DI
-	DECQ           R8
+	ADDQ           $0x00000090, DI
+	ADDQ           $0x00000480, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -12278,7 +12837,7 @@ block_high:
 	VPUNPCKHQDQ    Y2, Y5, Y2
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VMOVDQA        Y4, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -12288,7 +12847,7 @@ block_high:
 	VPOR           Y6, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
-	VMOVDQU        Y3, (DI)
+	VMOVDQU        Y3, (R8)
 	VPSRLD         $0x08, Y4, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -12298,7 +12857,7 @@ block_high:
 	VPOR           Y6, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
-	VMOVDQU        Y3, 64(DI)
+	VMOVDQU        Y3, 64(R8)
 	VPSRLD         $0x10, Y4, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
@@ -12308,7 +12867,7 @@ block_high:
 	VPOR           Y6, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y6
 	VPAND          Y6, Y3, Y3
-	VMOVDQU        Y3, 128(DI)
+	VMOVDQU        Y3, 128(R8)
 	VPSRLD         $0x18, Y4, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -12318,7 +12877,7 @@ block_high:
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
-	VMOVDQU        Y3, 192(DI)
+	VMOVDQU        Y3, 192(R8)
 	VMOVDQA        Y2, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -12328,7 +12887,7 @@ block_high:
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPSRLD         $0x08, Y2, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -12338,7 +12897,7 @@ block_high:
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLD         $0x10, Y2, Y3
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
@@ -12348,7 +12907,7 @@ block_high:
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        k_twosAVX2<>+0(SB), Y4
 	VPAND          Y4, Y3, Y3
-	VMOVDQU        Y3, 384(DI)
+	VMOVDQU        Y3, 384(R8)
 	VPSRLD         $0x18, Y2, Y2
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
@@ -12358,8 +12917,8 @@ block_high:
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        k_twosAVX2<>+0(SB), Y3
 	VPAND          Y3, Y2, Y2
-	VMOVDQU        Y2, 448(DI)
-	VMOVUPS        Y0, 1088(DI)
+	VMOVDQU        Y2, 448(R8)
+	VMOVUPS        Y0, 1088(R8)
 	VMOVDQA        Y5, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12369,7 +12928,7 @@ block_high:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 576(DI)
+	VMOVDQU        Y0, 576(R8)
 	VPSRLD         $0x08, Y5, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12379,7 +12938,7 @@ block_high:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 640(DI)
+	VMOVDQU        Y0, 640(R8)
 	VPSRLD         $0x10, Y5, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12389,7 +12948,7 @@ block_high:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 704(DI)
+	VMOVDQU        Y0, 704(R8)
 	VPSRLD         $0x18, Y5, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12399,7 +12958,7 @@ block_high:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 768(DI)
+	VMOVDQU        Y0, 768(R8)
 	VMOVDQA        Y1, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12409,7 +12968,7 @@ block_high:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 832(DI)
+	VMOVDQU        Y0, 832(R8)
 	VPSRLD         $0x08, Y1, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12419,7 +12978,7 @@ block_high:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 896(DI)
+	VMOVDQU        Y0, 896(R8)
 	VPSRLD         $0x10, Y1, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
@@ -12429,7 +12988,7 @@ block_high:
 	VPOR           Y2, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y2
 	VPAND          Y2, Y0, Y0
-	VMOVDQU        Y0, 960(DI)
+	VMOVDQU        Y0, 960(R8)
 	VPSRLD         $0x18, Y1, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -12439,27 +12998,38 @@ block_high:
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        k_twosAVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
-	VMOVDQU        Y0, 1024(DI)
+	VMOVDQU        Y0, 1024(R8)
 	ADDQ           $0x00000012, BX
 	ADDQ           $0x00000012, SI
-	ADDQ           $0x00000480, DI
-	DECQ           R8
+	ADDQ           $0x00000090, DI
+	ADDQ           $0x00000480, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET
 
-// func gemmUnpackNVFP4AVX2(panel *byte, w *byte, stride int, count int)
-// Requires: AVX, AVX2
-TEXT ·gemmUnpackNVFP4AVX2(SB), $0-32
-	MOVQ stride+16(FP), AX
-	MOVQ w+8(FP), CX
-	LEAQ (AX)(AX*2), DX
-	MOVQ panel+0(FP), DI
-	MOVQ CX, BX
-	LEAQ (BX)(AX*4), SI
-	MOVQ count+24(FP), R8
+// func gemmUnpackNVFP4AVX2(panel *byte, w *byte, stride int, done int, count int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·gemmUnpackNVFP4AVX2(SB), $0-40
+	MOVQ   stride+16(FP), AX
+	MOVQ   w+8(FP), CX
+	LEAQ   (AX)(AX*2), DX
+	MOVQ   panel+0(FP), R8
+	MOVQ   CX, BX
+	LEAQ   (BX)(AX*4), SI
+	MOVQ   done+24(FP), DI
+	IMUL3Q $0x07, DI, DI
+	ADDQ   CX, DI
+	MOVQ   stride+16(FP), R9
+	SHLQ   $0x04, R9
+	ADDQ   R9, DI
+	MOVQ   count+32(FP), R9
 
 block:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -12486,7 +13056,7 @@ block:
 	VPSLLD         $0x14, Y0, Y0
 	VMOVDQU        k_exp119AVX2<>+0(SB), Y1
 	VMULPS         Y1, Y0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VPSRLD         $0x08, Y3, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -12497,7 +13067,7 @@ block:
 	VPSLLD         $0x14, Y0, Y0
 	VMOVDQU        k_exp119AVX2<>+0(SB), Y1
 	VMULPS         Y1, Y0, Y0
-	VMOVUPS        Y0, 576(DI)
+	VMOVUPS        Y0, 576(R8)
 	VPSRLD         $0x10, Y3, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -12508,7 +13078,7 @@ block:
 	VPSLLD         $0x14, Y0, Y0
 	VMOVDQU        k_exp119AVX2<>+0(SB), Y1
 	VMULPS         Y1, Y0, Y0
-	VMOVUPS        Y0, 1152(DI)
+	VMOVUPS        Y0, 1152(R8)
 	VPSRLD         $0x18, Y3, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -12519,9 +13089,10 @@ block:
 	VPSLLD         $0x14, Y0, Y0
 	VMOVDQU        k_exp119AVX2<>+0(SB), Y1
 	VMULPS         Y1, Y0, Y0
-	VMOVUPS        Y0, 1216(DI)
+	VMOVUPS        Y0, 1216(R8)
 	VMOVDQU        k_fp4AVX2_32<>+0(SB), Y0
 	VMOVDQU        k_low4AVX2<>+0(SB), Y1
+	PREFETCHT1     256(DI)
 	VBROADCASTI128 4(BX), Y2
 	VINSERTI128    $0x01, 4(SI), Y2, Y2
 	VBROADCASTI128 4(BX)(AX*1), Y3
@@ -12540,32 +13111,32 @@ block:
 	VPUNPCKHQDQ    Y4, Y2, Y2
 	VPAND          Y1, Y5, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, (DI)
+	VMOVDQU        Y4, (R8)
 	VPSRLW         $0x04, Y5, Y4
 	VPAND          Y1, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 128(DI)
+	VMOVDQU        Y4, 128(R8)
 	VPAND          Y1, Y3, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 192(DI)
+	VMOVDQU        Y3, 192(R8)
 	VPAND          Y1, Y6, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPSRLW         $0x04, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 384(DI)
+	VMOVDQU        Y3, 384(R8)
 	VPAND          Y1, Y2, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 448(DI)
+	VMOVDQU        Y2, 448(R8)
 	VBROADCASTI128 20(BX), Y2
 	VINSERTI128    $0x01, 20(SI), Y2, Y2
 	VBROADCASTI128 20(BX)(AX*1), Y3
@@ -12584,45 +13155,56 @@ block:
 	VPUNPCKHQDQ    Y4, Y2, Y2
 	VPAND          Y1, Y5, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 640(DI)
+	VMOVDQU        Y4, 640(R8)
 	VPSRLW         $0x04, Y5, Y4
 	VPAND          Y1, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 768(DI)
+	VMOVDQU        Y4, 768(R8)
 	VPAND          Y1, Y3, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 704(DI)
+	VMOVDQU        Y4, 704(R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 832(DI)
+	VMOVDQU        Y3, 832(R8)
 	VPAND          Y1, Y6, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 896(DI)
+	VMOVDQU        Y3, 896(R8)
 	VPSRLW         $0x04, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 1024(DI)
+	VMOVDQU        Y3, 1024(R8)
 	VPAND          Y1, Y2, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 960(DI)
+	VMOVDQU        Y3, 960(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y1, Y2, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 1088(DI)
+	VMOVDQU        Y1, 1088(R8)
 	ADDQ           $0x00000024, BX
 	ADDQ           $0x00000024, SI
-	ADDQ           $0x00000500, DI
-	DECQ           R8
+	ADDQ           $0x00000120, DI
+	ADDQ           $0x00000500, R8
+	DECQ           R9
 	JNZ            block
-	MOVQ           panel+0(FP), DI
-	ADDQ           $0x20, DI
+	MOVQ           panel+0(FP), R8
+	ADDQ           $0x20, R8
 	LEAQ           (CX)(AX*8), CX
 	MOVQ           CX, BX
 	LEAQ           (BX)(AX*4), SI
-	MOVQ           count+24(FP), R8
+	MOVQ           done+24(FP), DI
+	IMUL3Q         $0x07, DI, DI
+	ADDQ           CX, DI
+	MOVQ           stride+16(FP), R9
+	SHLQ           $0x04, R9
+	ADDQ           R9, DI
+	MOVQ           count+32(FP), R9
 
 block_high:
+	PREFETCHT1     (DI)
+	PREFETCHT1     64(DI)
+	PREFETCHT1     128(DI)
+	PREFETCHT1     192(DI)
 	VBROADCASTI128 (BX), Y0
 	VINSERTI128    $0x01, (SI), Y0, Y0
 	VBROADCASTI128 (BX)(AX*1), Y1
@@ -12649,7 +13231,7 @@ block_high:
 	VPSLLD         $0x14, Y0, Y0
 	VMOVDQU        k_exp119AVX2<>+0(SB), Y1
 	VMULPS         Y1, Y0, Y0
-	VMOVUPS        Y0, 512(DI)
+	VMOVUPS        Y0, 512(R8)
 	VPSRLD         $0x08, Y3, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -12660,7 +13242,7 @@ block_high:
 	VPSLLD         $0x14, Y0, Y0
 	VMOVDQU        k_exp119AVX2<>+0(SB), Y1
 	VMULPS         Y1, Y0, Y0
-	VMOVUPS        Y0, 576(DI)
+	VMOVUPS        Y0, 576(R8)
 	VPSRLD         $0x10, Y3, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -12671,7 +13253,7 @@ block_high:
 	VPSLLD         $0x14, Y0, Y0
 	VMOVDQU        k_exp119AVX2<>+0(SB), Y1
 	VMULPS         Y1, Y0, Y0
-	VMOVUPS        Y0, 1152(DI)
+	VMOVUPS        Y0, 1152(R8)
 	VPSRLD         $0x18, Y3, Y0
 	VMOVDQU        k_byte0AVX2<>+0(SB), Y1
 	VPAND          Y1, Y0, Y0
@@ -12682,9 +13264,10 @@ block_high:
 	VPSLLD         $0x14, Y0, Y0
 	VMOVDQU        k_exp119AVX2<>+0(SB), Y1
 	VMULPS         Y1, Y0, Y0
-	VMOVUPS        Y0, 1216(DI)
+	VMOVUPS        Y0, 1216(R8)
 	VMOVDQU        k_fp4AVX2_32<>+0(SB), Y0
 	VMOVDQU        k_low4AVX2<>+0(SB), Y1
+	PREFETCHT1     256(DI)
 	VBROADCASTI128 4(BX), Y2
 	VINSERTI128    $0x01, 4(SI), Y2, Y2
 	VBROADCASTI128 4(BX)(AX*1), Y3
@@ -12703,32 +13286,32 @@ block_high:
 	VPUNPCKHQDQ    Y4, Y2, Y2
 	VPAND          Y1, Y5, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, (DI)
+	VMOVDQU        Y4, (R8)
 	VPSRLW         $0x04, Y5, Y4
 	VPAND          Y1, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 128(DI)
+	VMOVDQU        Y4, 128(R8)
 	VPAND          Y1, Y3, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 64(DI)
+	VMOVDQU        Y4, 64(R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 192(DI)
+	VMOVDQU        Y3, 192(R8)
 	VPAND          Y1, Y6, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 256(DI)
+	VMOVDQU        Y3, 256(R8)
 	VPSRLW         $0x04, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 384(DI)
+	VMOVDQU        Y3, 384(R8)
 	VPAND          Y1, Y2, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 320(DI)
+	VMOVDQU        Y3, 320(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y1, Y2, Y2
 	VPSHUFB        Y2, Y0, Y2
-	VMOVDQU        Y2, 448(DI)
+	VMOVDQU        Y2, 448(R8)
 	VBROADCASTI128 20(BX), Y2
 	VINSERTI128    $0x01, 20(SI), Y2, Y2
 	VBROADCASTI128 20(BX)(AX*1), Y3
@@ -12747,36 +13330,37 @@ block_high:
 	VPUNPCKHQDQ    Y4, Y2, Y2
 	VPAND          Y1, Y5, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 640(DI)
+	VMOVDQU        Y4, 640(R8)
 	VPSRLW         $0x04, Y5, Y4
 	VPAND          Y1, Y4, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 768(DI)
+	VMOVDQU        Y4, 768(R8)
 	VPAND          Y1, Y3, Y4
 	VPSHUFB        Y4, Y0, Y4
-	VMOVDQU        Y4, 704(DI)
+	VMOVDQU        Y4, 704(R8)
 	VPSRLW         $0x04, Y3, Y3
 	VPAND          Y1, Y3, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 832(DI)
+	VMOVDQU        Y3, 832(R8)
 	VPAND          Y1, Y6, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 896(DI)
+	VMOVDQU        Y3, 896(R8)
 	VPSRLW         $0x04, Y6, Y3
 	VPAND          Y1, Y3, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 1024(DI)
+	VMOVDQU        Y3, 1024(R8)
 	VPAND          Y1, Y2, Y3
 	VPSHUFB        Y3, Y0, Y3
-	VMOVDQU        Y3, 960(DI)
+	VMOVDQU        Y3, 960(R8)
 	VPSRLW         $0x04, Y2, Y2
 	VPAND          Y1, Y2, Y1
 	VPSHUFB        Y1, Y0, Y1
-	VMOVDQU        Y1, 1088(DI)
+	VMOVDQU        Y1, 1088(R8)
 	ADDQ           $0x00000024, BX
 	ADDQ           $0x00000024, SI
-	ADDQ           $0x00000500, DI
-	DECQ           R8
+	ADDQ           $0x00000120, DI
+	ADDQ           $0x00000500, R8
+	DECQ           R9
 	JNZ            block_high
 	VZEROUPPER
 	RET

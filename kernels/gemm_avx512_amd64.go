@@ -7,17 +7,17 @@ package kernels
 // gemmUnpackQ4KAVX512 lays out blocks of Q4_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ4KAVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ4KAVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ5KAVX512 lays out blocks of Q5_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ5KAVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ5KAVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ6KAVX512 lays out blocks of Q6_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ6KAVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ6KAVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmJoin4AVX512 joins the accumulators of cols columns and stores 16 results of each.
 //
@@ -32,27 +32,32 @@ func gemmJoin8AVX512(dst *float32, ld int, acc *float32, cols int)
 // gemmUnpackQ2KAVX512 lays out blocks of Q2_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ2KAVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ2KAVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ3KAVX512 lays out blocks of Q3_K; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ3KAVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ3KAVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackIQ4XSAVX512 lays out blocks of IQ4_XS; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackIQ4XSAVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackIQ4XSAVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackTQ2AVX512 lays out blocks of TQ2_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackTQ2AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackTQ2AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackTQ1AVX512 lays out blocks of TQ1_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackTQ1AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackTQ1AVX512(panel *byte, w *byte, stride int, done int, count int)
+
+// gemmFetchAVX512 asks for count lines of memory offset bytes after w.
+//
+//go:noescape
+func gemmFetchAVX512(w *byte, offset int, count int)
 
 // gemmPackSuperAVX512 lays out one block of 16 rows that were taken apart into super.
 //
@@ -62,52 +67,52 @@ func gemmPackSuperAVX512(panel *byte, rows *int8, stride int, bias int)
 // gemmUnpackQ80AVX512 lays out runs of Q8_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ80AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ80AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ40AVX512 lays out runs of Q4_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ40AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ40AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ41AVX512 lays out runs of Q4_1; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ41AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ41AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ50AVX512 lays out runs of Q5_0; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ50AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ50AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ51AVX512 lays out runs of Q5_1; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ51AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ51AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackIQ4NLAVX512 lays out runs of IQ4_NL; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackIQ4NLAVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackIQ4NLAVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackMXFP4AVX512 lays out runs of MXFP4; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackMXFP4AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackMXFP4AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ10AVX512 lays out blocks of Q1_0, four runs each; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ10AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ10AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackQ20AVX512 lays out blocks of Q2_0, two runs each; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackQ20AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackQ20AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmUnpackNVFP4AVX512 lays out blocks of NVFP4, two runs each; see gemmUnpack.
 //
 //go:noescape
-func gemmUnpackNVFP4AVX512(panel *byte, w *byte, stride int, count int)
+func gemmUnpackNVFP4AVX512(panel *byte, w *byte, stride int, done int, count int)
 
 // gemmSuper32Minx8AVX512 multiplies a panel of 256-blocks; see gemmTile.
 //

@@ -18,6 +18,10 @@ type panelRegs struct {
 	base   [4]reg.GPVirtual // rows 0, 4, 8, 12 (AVX2: 0 and 4 of the half)
 	s1, s3 reg.GPVirtual
 	mask   [4]reg.OpmaskVirtual
+
+	ahead reg.GPVirtual // what to fetch
+	lines int           // lines of this block still to fetch
+	total int
 }
 
 // newPanelRegs takes the stride of rows.
@@ -65,6 +69,7 @@ func (p *panelRegs) row(i, j, disp int) Mem {
 
 // dwords4 loads 16 bytes at disp of every row and returns dwords 0..3 with rows in lanes.
 func (p *panelRegs) dwords4(disp int) (out [4]reg.VecVirtual) {
+	p.fetch(4)
 	var x [4]reg.VecVirtual
 	for j := range x {
 		x[j] = p.vec()
@@ -91,6 +96,14 @@ func (p *panelRegs) dwords4(disp int) (out [4]reg.VecVirtual) {
 	VPUNPCKLQDQ(d, b, out[2])
 	VPUNPCKHQDQ(d, b, out[3])
 	return out
+}
+
+// fetch asks for up to n more lines of the rows to come.
+func (p *panelRegs) fetch(n int) {
+	for ; n > 0 && p.lines > 0; n-- {
+		PREFETCHT1(Mem{Base: p.ahead, Disp: 64 * (p.total - p.lines)})
+		p.lines--
+	}
 }
 
 // dword returns the dword at disp of every row; 16 bytes from disp on are read.
@@ -181,14 +194,19 @@ func (p *panelRegs) halfAt(disp int) reg.VecVirtual { return p.highHalves(p.dwor
 
 // unpacker writes a function that takes apart count blocks of 16 rows. body handles the block that the panel registers
 // stand at, writing to dst, which it must leave at the next record (AVX2: of the same half).
+//
+// The next 16 rows are fetched on the way. They lie in one piece, which the blocks of a row share out in order: done is the
+// number of bytes of the row before this call's blocks.
 func (v isa) unpacker(name, doc string, blockBytes, record int, body func(p *panelRegs, dst reg.GPVirtual)) {
-	TEXT("gemmUnpack"+name+v.suffix(), 0, "func(panel *byte, w *byte, stride int, count int)")
+	TEXT("gemmUnpack"+name+v.suffix(), 0, "func(panel *byte, w *byte, stride int, done int, count int)")
 	Pragma("noescape")
 	Doc("gemmUnpack" + name + v.suffix() + " " + doc)
 	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
 	w := Load(Param("w"), GP64()).(reg.GPVirtual)
 	p := v.newPanelRegs(stride)
+	p.ahead = GP64()
 	dst, n := GP64(), GP64()
+	rows := v.size() / 4 // of a pass
 	half := func(i int) {
 		Load(Param("panel"), dst)
 		if i > 0 {
@@ -196,10 +214,20 @@ func (v isa) unpacker(name, doc string, blockBytes, record int, body func(p *pan
 			LEAQ(Mem{Base: w, Index: stride, Scale: 8}, w)
 		}
 		p.start(w)
+		Load(Param("done"), p.ahead)
+		IMUL3Q(Imm(uint64(rows-1)), p.ahead, p.ahead)
+		ADDQ(w, p.ahead)
+		Load(Param("stride"), n)
+		SHLQ(Imm(4), n)
+		ADDQ(n, p.ahead)
 		Load(Param("count"), n)
 		loop([]string{"block", "block_high"}[i], n, func() {
+			p.total = (rows*blockBytes + 63) / 64
+			p.lines = p.total
 			body(p, dst)
+			p.fetch(p.lines)
 			p.advance(blockBytes)
+			ADDQ(U32(uint32(rows*blockBytes)), p.ahead)
 			ADDQ(U32(uint32(record)), dst)
 		})
 	}
@@ -208,5 +236,20 @@ func (v isa) unpacker(name, doc string, blockBytes, record int, body func(p *pan
 		half(1)
 	}
 	VZEROUPPER()
+	RET()
+}
+
+// fetcher writes the function that fetches count lines of memory.
+func (v isa) fetcher() {
+	TEXT("gemmFetch"+v.suffix(), 0, "func(w *byte, offset int, count int)")
+	Pragma("noescape")
+	Doc("gemmFetch" + v.suffix() + " asks for count lines of memory offset bytes after w.")
+	w := Load(Param("w"), GP64()).(reg.GPVirtual)
+	ADDQ(param("offset"), w)
+	n := Load(Param("count"), GP64()).(reg.GPVirtual)
+	loop("line", n, func() {
+		PREFETCHT1(Mem{Base: w})
+		ADDQ(Imm(64), w)
+	})
 	RET()
 }

@@ -194,6 +194,7 @@ func (v isa) superUnpackers() {
 		p.or(x[3], t, t)
 		trits(t, 4, func(n int) int { return 240 + 4*n })
 	})
+	v.fetcher()
 	v.packSuper("Super", shapeQ6K)
 }
 
