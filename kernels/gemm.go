@@ -1,7 +1,5 @@
 package kernels
 
-import "unsafe"
-
 // Products with many columns go by panels: 16 weight rows are taken apart into bytes with rows in lanes, one chunk of
 // their blocks at a time, and the panel is multiplied with all columns before the next chunk. Sums in a block are exact
 // int32; each element keeps the float accumulators of the canonical order, 4 or 8, in memory.
@@ -18,6 +16,9 @@ const (
 // The blocks stand done bytes after the beginnings of their rows. The next 16 rows are fetched on the way.
 type gemmUnpack func(panel, w *byte, stride, done, count int)
 
+// gemmLookup is gemmUnpack for types whose codes are indices into a codebook.
+type gemmLookup func(panel, w *byte, stride, done, count int, grid *byte)
+
 // gemmTile adds to the accumulators of a tile of columns, out = in + the products with count blocks of a panel. The
 // columns begin at q, d and sums, each row of activations having n elements. Accumulators lie as [block modulo 4 or
 // 8][column][16 rows]; the first block has index 0. Codes of runs of 32 are too large by bias.
@@ -26,9 +27,9 @@ type gemmTile func(out, in *float32, panel *byte, q *int8, d *float32, sums *int
 // gemmKernel is the panel path of one weight type.
 type gemmKernel struct {
 	unpack gemmUnpack
-	fetch  func(w *byte, offset, count int)
-	pack   func(panel *byte, rows *int8, stride, bias int) // in place of unpack, for weightTable's unpack256
-	tiles  [panelCols + 1]gemmTile                         // by number of columns; nil where there is none
+	lookup gemmLookup              // in place of unpack
+	grid   func() *byte            // the codebook that lookup takes
+	tiles  [panelCols + 1]gemmTile // by number of columns; nil where there is none
 	join   func(dst *float32, ld int, acc *float32, cols int)
 	accs   int // accumulators of an element
 	block  int // elements under one activation scale
@@ -40,7 +41,6 @@ type gemmKernel struct {
 // gemmScratch is the working memory of panels.
 type gemmScratch struct {
 	panel []byte
-	rows  [panelRows]super
 	acc   []float32
 	zeros []float32
 }
@@ -101,19 +101,11 @@ func (k *gemmKernel) layOut(m *product, g *gemmScratch, r, b, n int) {
 	bs, size := m.t.BlockSize(), m.t.BlockBytes()
 	done := b * k.block / bs * size
 	at := r*m.rb + done
-	if k.pack == nil {
+	if k.lookup == nil {
 		k.unpack(&g.panel[0], &m.w[at], m.rb, done, n*k.block/bs)
 		return
 	}
-	apart := weightTable[m.t].unpack256
-	for i := range n {
-		k.fetch(&m.w[at], panelRows*m.rb+(panelRows-1)*done+panelRows*i*size, (panelRows*size+63)/64)
-		for j := range g.rows {
-			w := m.w[at+i*size+j*m.rb:]
-			apart(&g.rows[j], w[:size])
-		}
-		k.pack(&g.panel[i*k.record], &g.rows[0].q[0], int(unsafe.Sizeof(super{})), k.bias)
-	}
+	k.lookup(&g.panel[0], &m.w[at], m.rb, done, n*k.block/bs, k.grid())
 }
 
 // cut chooses the tile that covers column c and those after it.

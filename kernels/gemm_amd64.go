@@ -2,7 +2,12 @@
 
 package kernels
 
-import "terrace/gguf"
+import (
+	"unsafe"
+
+	"terrace/gguf"
+	"terrace/quant"
+)
 
 // Bytes of a panel for one block; _gen/gemm_super.go and _gen/gemm_runs.go have the layouts.
 const (
@@ -19,9 +24,14 @@ func bindGemm() {
 		return &gemmKernel{unpack: unpack, tiles: [panelCols + 1]gemmTile{2: x2, 4: x4, 8: x8}, join: gemmJoin4AVX512,
 			accs: 4, block: 256, record: record}
 	}
-	pack := func(bias int) *gemmKernel {
+	lookup16 := func(f gemmLookup, grid func() *byte) *gemmKernel {
 		k := super(nil, recordSuper16, gemmSuper16x2AVX512, gemmSuper16x4AVX512, gemmSuper16x8AVX512)
-		k.pack, k.fetch, k.bias = gemmPackSuperAVX512, gemmFetchAVX512, bias
+		k.lookup, k.grid = f, grid
+		return k
+	}
+	lookup32 := func(f gemmLookup, grid func() *byte) *gemmKernel {
+		k := super(nil, recordSuper32, gemmSuper32x2AVX512, gemmSuper32x4AVX512, gemmSuper32x8AVX512)
+		k.lookup, k.grid = f, grid
 		return k
 	}
 	runs := func(unpack gemmUnpack, record, bias int, x2, x4, x8 gemmTile) *gemmKernel {
@@ -40,13 +50,13 @@ func bindGemm() {
 		gguf.IQ4XS:  super(gemmUnpackIQ4XSAVX512, recordSuper32, gemmSuper32x2AVX512, gemmSuper32x4AVX512, gemmSuper32x8AVX512),
 		gguf.TQ1_0:  super(gemmUnpackTQ1AVX512, recordSuper32, gemmSuper32x2AVX512, gemmSuper32x4AVX512, gemmSuper32x8AVX512),
 		gguf.TQ2_0:  super(gemmUnpackTQ2AVX512, recordSuper32, gemmSuper32x2AVX512, gemmSuper32x4AVX512, gemmSuper32x8AVX512),
-		gguf.IQ1S:   pack(16),
-		gguf.IQ1M:   pack(16),
-		gguf.IQ2XXS: pack(64),
-		gguf.IQ2XS:  pack(64),
-		gguf.IQ2S:   pack(64),
-		gguf.IQ3XXS: pack(64),
-		gguf.IQ3S:   pack(16),
+		gguf.IQ1S:   lookup32(gemmUnpackIQ1SAVX512, grid1),
+		gguf.IQ1M:   lookup16(gemmUnpackIQ1MAVX512, grid1),
+		gguf.IQ2XXS: lookup32(gemmUnpackIQ2XXSAVX512, grid256),
+		gguf.IQ2XS:  lookup16(gemmUnpackIQ2XSAVX512, grid512),
+		gguf.IQ2S:   lookup16(gemmUnpackIQ2SAVX512, grid1024),
+		gguf.IQ3XXS: lookup32(gemmUnpackIQ3XXSAVX512, grid3x256),
+		gguf.IQ3S:   lookup32(gemmUnpackIQ3SAVX512, grid3x512),
 		gguf.Q8_0:   plain(gemmUnpackQ80AVX512, 128),
 		gguf.Q4_0:   plain(gemmUnpackQ40AVX512, 8),
 		gguf.Q5_0:   plain(gemmUnpackQ50AVX512, 16),
@@ -68,9 +78,9 @@ func bindGemmAVX2() {
 	super := func(unpack gemmUnpack, record int, x2 gemmTile) *gemmKernel {
 		return &gemmKernel{unpack: unpack, tiles: [panelCols + 1]gemmTile{2: x2}, join: gemmJoin4AVX2, accs: 4, block: 256, record: record}
 	}
-	pack := func(bias int, x2 gemmTile) *gemmKernel {
-		k := super(nil, recordSuper16, x2)
-		k.pack, k.fetch, k.bias = gemmPackSuperAVX2, gemmFetchAVX2, bias
+	lookup := func(f gemmLookup, grid func() *byte, record int, x2 gemmTile) *gemmKernel {
+		k := super(nil, record, x2)
+		k.lookup, k.grid = f, grid
 		return k
 	}
 	runs := func(unpack gemmUnpack, record, bias int, x2 gemmTile) *gemmKernel {
@@ -85,13 +95,13 @@ func bindGemmAVX2() {
 		gguf.IQ4XS:  super(gemmUnpackIQ4XSAVX2, recordSuper32, gemmSuper32Signedx2AVX2),
 		gguf.TQ1_0:  super(gemmUnpackTQ1AVX2, recordSuper32, gemmSuper32Steps8x2AVX2),
 		gguf.TQ2_0:  super(gemmUnpackTQ2AVX2, recordSuper32, gemmSuper32Steps8x2AVX2),
-		gguf.IQ1S:   pack(16, gemmSuper16Steps4x2AVX2),
-		gguf.IQ1M:   pack(16, gemmSuper16Steps4x2AVX2),
-		gguf.IQ2XXS: pack(0, gemmSuper16Signedx2AVX2),
-		gguf.IQ2XS:  pack(0, gemmSuper16Signedx2AVX2),
-		gguf.IQ2S:   pack(0, gemmSuper16Signedx2AVX2),
-		gguf.IQ3XXS: pack(0, gemmSuper16Signedx2AVX2),
-		gguf.IQ3S:   pack(16, gemmSuper16Steps4x2AVX2),
+		gguf.IQ1S:   lookup(gemmUnpackIQ1SAVX2, grid1, recordSuper32, gemmSuper32Steps4x2AVX2),
+		gguf.IQ1M:   lookup(gemmUnpackIQ1MAVX2, grid1, recordSuper16, gemmSuper16Steps4x2AVX2),
+		gguf.IQ2XXS: lookup(gemmUnpackIQ2XXSAVX2, grid256, recordSuper32, gemmSuper32Signedx2AVX2),
+		gguf.IQ2XS:  lookup(gemmUnpackIQ2XSAVX2, grid512, recordSuper16, gemmSuper16Signedx2AVX2),
+		gguf.IQ2S:   lookup(gemmUnpackIQ2SAVX2, grid1024, recordSuper16, gemmSuper16Signedx2AVX2),
+		gguf.IQ3XXS: lookup(gemmUnpackIQ3XXSAVX2, grid3x256, recordSuper32, gemmSuper32Signedx2AVX2),
+		gguf.IQ3S:   lookup(gemmUnpackIQ3SAVX2, grid3x512, recordSuper32, gemmSuper32Steps4x2AVX2),
 		gguf.Q8_0:   runs(gemmUnpackQ80AVX2, recordRun, 0, gemmRunSignedx2AVX2),
 		gguf.Q4_0:   runs(gemmUnpackQ40AVX2, recordRun, 8, gemmRunSteps8x2AVX2),
 		gguf.Q5_0:   runs(gemmUnpackQ50AVX2, recordRun, 16, gemmRunSteps4x2AVX2),
@@ -104,3 +114,11 @@ func bindGemmAVX2() {
 		gguf.NVFP4:  runs(gemmUnpackNVFP4AVX2, recordRunTwo, 12, gemmRunHalvesSteps4x2AVX2),
 	}
 }
+
+// The codebooks as bytes.
+func grid1() *byte     { return (*byte)(unsafe.Pointer(quant.Grid1x2048())) }
+func grid256() *byte   { return &quant.Grid256()[0][0] }
+func grid512() *byte   { return &quant.Grid512()[0][0] }
+func grid1024() *byte  { return &quant.Grid1024()[0][0] }
+func grid3x256() *byte { return &quant.Grid3x256()[0][0] }
+func grid3x512() *byte { return &quant.Grid3x512()[0][0] }

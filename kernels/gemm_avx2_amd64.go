@@ -54,16 +54,6 @@ func gemmUnpackTQ2AVX2(panel *byte, w *byte, stride int, done int, count int)
 //go:noescape
 func gemmUnpackTQ1AVX2(panel *byte, w *byte, stride int, done int, count int)
 
-// gemmFetchAVX2 asks for count lines of memory offset bytes after w.
-//
-//go:noescape
-func gemmFetchAVX2(w *byte, offset int, count int)
-
-// gemmPackSuperAVX2 lays out one block of 16 rows that were taken apart into super.
-//
-//go:noescape
-func gemmPackSuperAVX2(panel *byte, rows *int8, stride int, bias int)
-
 // gemmUnpackQ80AVX2 lays out runs of Q8_0; see gemmUnpack.
 //
 //go:noescape
@@ -114,6 +104,41 @@ func gemmUnpackQ20AVX2(panel *byte, w *byte, stride int, done int, count int)
 //go:noescape
 func gemmUnpackNVFP4AVX2(panel *byte, w *byte, stride int, done int, count int)
 
+// gemmUnpackIQ2XXSAVX2 lays out blocks of IQ2XXS; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ2XXSAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ2XSAVX2 lays out blocks of IQ2XS; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ2XSAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ2SAVX2 lays out blocks of IQ2S; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ2SAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ3XXSAVX2 lays out blocks of IQ3XXS; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ3XXSAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ3SAVX2 lays out blocks of IQ3S; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ3SAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ1SAVX2 lays out blocks of IQ1S; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ1SAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ1MAVX2 lays out blocks of IQ1M; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ1MAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
 // gemmSuper32MinSteps8x2AVX2 multiplies a panel of 256-blocks; see gemmTile.
 //
 //go:noescape
@@ -153,6 +178,11 @@ func gemmSuper32Signedx2AVX2(out *float32, in *float32, panel *byte, q *int8, d 
 //
 //go:noescape
 func gemmSuper32Steps8x2AVX2(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
+
+// gemmSuper32Steps4x2AVX2 multiplies a panel of 256-blocks; see gemmTile.
+//
+//go:noescape
+func gemmSuper32Steps4x2AVX2(out *float32, in *float32, panel *byte, q *int8, d *float32, sums *int16, n int, bias int, count int)
 
 // gemmRunSignedx2AVX2 multiplies a panel of runs of 32; see gemmTile.
 //

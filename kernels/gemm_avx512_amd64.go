@@ -54,16 +54,6 @@ func gemmUnpackTQ2AVX512(panel *byte, w *byte, stride int, done int, count int)
 //go:noescape
 func gemmUnpackTQ1AVX512(panel *byte, w *byte, stride int, done int, count int)
 
-// gemmFetchAVX512 asks for count lines of memory offset bytes after w.
-//
-//go:noescape
-func gemmFetchAVX512(w *byte, offset int, count int)
-
-// gemmPackSuperAVX512 lays out one block of 16 rows that were taken apart into super.
-//
-//go:noescape
-func gemmPackSuperAVX512(panel *byte, rows *int8, stride int, bias int)
-
 // gemmUnpackQ80AVX512 lays out runs of Q8_0; see gemmUnpack.
 //
 //go:noescape
@@ -113,6 +103,41 @@ func gemmUnpackQ20AVX512(panel *byte, w *byte, stride int, done int, count int)
 //
 //go:noescape
 func gemmUnpackNVFP4AVX512(panel *byte, w *byte, stride int, done int, count int)
+
+// gemmUnpackIQ2XXSAVX512 lays out blocks of IQ2XXS; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ2XXSAVX512(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ2XSAVX512 lays out blocks of IQ2XS; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ2XSAVX512(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ2SAVX512 lays out blocks of IQ2S; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ2SAVX512(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ3XXSAVX512 lays out blocks of IQ3XXS; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ3XXSAVX512(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ3SAVX512 lays out blocks of IQ3S; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ3SAVX512(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ1SAVX512 lays out blocks of IQ1S; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ1SAVX512(panel *byte, w *byte, stride int, done int, count int, grid *byte)
+
+// gemmUnpackIQ1MAVX512 lays out blocks of IQ1M; see gemmLookup.
+//
+//go:noescape
+func gemmUnpackIQ1MAVX512(panel *byte, w *byte, stride int, done int, count int, grid *byte)
 
 // gemmSuper32Minx8AVX512 multiplies a panel of 256-blocks; see gemmTile.
 //

@@ -198,7 +198,14 @@ func (p *panelRegs) halfAt(disp int) reg.VecVirtual { return p.highHalves(p.dwor
 // The next 16 rows are fetched on the way. They lie in one piece, which the blocks of a row share out in order: done is the
 // number of bytes of the row before this call's blocks.
 func (v isa) unpacker(name, doc string, blockBytes, record int, body func(p *panelRegs, dst reg.GPVirtual)) {
-	TEXT("gemmUnpack"+name+v.suffix(), 0, "func(panel *byte, w *byte, stride int, done int, count int)")
+	v.unpackerOf(name, doc, "", blockBytes, record, func(p *panelRegs) func(dst reg.GPVirtual) {
+		return func(dst reg.GPVirtual) { body(p, dst) }
+	})
+}
+
+// unpackerOf is unpacker with more parameters, which begin with a comma; begin is called once and gives body.
+func (v isa) unpackerOf(name, doc, params string, blockBytes, record int, begin func(p *panelRegs) func(dst reg.GPVirtual)) {
+	TEXT("gemmUnpack"+name+v.suffix(), 0, "func(panel *byte, w *byte, stride int, done int, count int"+params+")")
 	Pragma("noescape")
 	Doc("gemmUnpack" + name + v.suffix() + " " + doc)
 	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
@@ -207,6 +214,7 @@ func (v isa) unpacker(name, doc string, blockBytes, record int, body func(p *pan
 	p.ahead = GP64()
 	dst, n := GP64(), GP64()
 	rows := v.size() / 4 // of a pass
+	body := begin(p)
 	half := func(i int) {
 		Load(Param("panel"), dst)
 		if i > 0 {
@@ -224,7 +232,7 @@ func (v isa) unpacker(name, doc string, blockBytes, record int, body func(p *pan
 		loop([]string{"block", "block_high"}[i], n, func() {
 			p.total = (rows*blockBytes + 63) / 64
 			p.lines = p.total
-			body(p, dst)
+			body(dst)
 			p.fetch(p.lines)
 			p.advance(blockBytes)
 			ADDQ(U32(uint32(rows*blockBytes)), p.ahead)
@@ -236,20 +244,5 @@ func (v isa) unpacker(name, doc string, blockBytes, record int, body func(p *pan
 		half(1)
 	}
 	VZEROUPPER()
-	RET()
-}
-
-// fetcher writes the function that fetches count lines of memory.
-func (v isa) fetcher() {
-	TEXT("gemmFetch"+v.suffix(), 0, "func(w *byte, offset int, count int)")
-	Pragma("noescape")
-	Doc("gemmFetch" + v.suffix() + " asks for count lines of memory offset bytes after w.")
-	w := Load(Param("w"), GP64()).(reg.GPVirtual)
-	ADDQ(param("offset"), w)
-	n := Load(Param("count"), GP64()).(reg.GPVirtual)
-	loop("line", n, func() {
-		PREFETCHT1(Mem{Base: w})
-		ADDQ(Imm(64), w)
-	})
 	RET()
 }

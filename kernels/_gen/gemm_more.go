@@ -194,8 +194,6 @@ func (v isa) superUnpackers() {
 		p.or(x[3], t, t)
 		trits(t, 4, func(n int) int { return 240 + 4*n })
 	})
-	v.fetcher()
-	v.packSuper("Super", shapeQ6K)
 }
 
 // intScales stores the int32 scales of groups g and g+1, and the pair of both times minus bias, a power of two.
@@ -219,63 +217,4 @@ func (p *panelRegs) intScales(a, b reg.VecVirtual, bias int, s superShape, g int
 	p.zero(z)
 	VPSUBW(pair, z, pair)
 	p.store(pair, Mem{Base: dst, Disp: s.pairsAt() + 64*(g/2)})
-}
-
-// packSuper writes the layout of 16 rows that were taken apart into Go's struct super, one block: signed codes raised by
-// bias, 16 scales, d.
-func (v isa) packSuper(name string, s superShape) {
-	const scaleAt, dAt = 256, 320
-	TEXT("gemmPack"+name+v.suffix(), 0, "func(panel *byte, rows *int8, stride int, bias int)")
-	Pragma("noescape")
-	Doc("gemmPack" + name + v.suffix() + " lays out one block of 16 rows that were taken apart into super.")
-	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
-	w := Load(Param("rows"), GP64()).(reg.GPVirtual)
-	dst := Load(Param("panel"), GP64()).(reg.GPVirtual)
-	p := v.newPanelRegs(stride)
-	bytes, words := v.vec(), v.vec()
-	x := XMM()
-	VMOVQ(param("bias"), x)
-	VPBROADCASTB(x, bytes)
-	VPBROADCASTW(x, words)
-	half := func() {
-		p.start(w)
-		for c := range 16 {
-			for j, x := range p.dwords4(16 * c) {
-				VPADDB(bytes, x, x)
-				p.store(x, Mem{Base: dst, Disp: s.step(c, j)})
-			}
-		}
-		z := p.vec()
-		p.zero(z)
-		for i := range 2 {
-			for j, x := range p.dwords4(scaleAt + 16*i) {
-				g := 8*i + 2*j
-				for n, name := range []string{"words00", "words11"} {
-					t := p.vec()
-					switch {
-					case !p.wide:
-						VPSHUFB(p.lanesShuffle(name, true, byte(2*n), byte(2*n+1), byte(2*n), byte(2*n+1)), x, t)
-					case n == 0:
-						VPSLLD(Imm(16), x, t)
-						VPSRAD(Imm(16), t, t)
-					default:
-						VPSRAD(Imm(16), x, t)
-					}
-					p.store(t, Mem{Base: dst, Disp: s.scaleAt(g + n)})
-				}
-				VPMULLW(words, x, x)
-				VPSUBW(x, z, x)
-				p.store(x, Mem{Base: dst, Disp: s.pairsAt() + 64*(g/2)})
-			}
-		}
-		p.floats(p.dwords4(dAt - 8)[2], dst, s.dAt())
-	}
-	half()
-	if !v.wide {
-		LEAQ(Mem{Base: w, Index: stride, Scale: 8}, w)
-		ADDQ(Imm(32), dst)
-		half()
-	}
-	VZEROUPPER()
-	RET()
 }

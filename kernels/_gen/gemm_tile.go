@@ -244,6 +244,7 @@ func (v isa) gemm() {
 func (v isa) superTiles() {
 	v.superUnpackers()
 	v.runUnpackers()
+	v.codebooks()
 	if v.wide {
 		for _, cols := range []int{8, 4, 2} {
 			for _, s := range []superShape{{group: 32, mins: true}, {group: 16, mins: true}, {group: 32}, {group: 16}} {
@@ -256,7 +257,7 @@ func (v isa) superTiles() {
 		return
 	}
 	for _, s := range []superShape{{group: 32, mins: true, steps: 8}, {group: 32, mins: true, steps: 4}, {group: 16, mins: true, steps: 4},
-		{group: 16, steps: 4}, {group: 16, steps: 2}, {group: 16}, {group: 32}, {group: 32, steps: 8}} {
+		{group: 16, steps: 4}, {group: 16, steps: 2}, {group: 16}, {group: 32}, {group: 32, steps: 8}, {group: 32, steps: 4}} {
 		v.superTile(s, 2)
 	}
 	for _, s := range []runShape{{}, {steps: 8}, {steps: 4}, {mins: true, steps: 8}, {mins: true, steps: 4}, {halves: true, steps: 4}} {
