@@ -6,14 +6,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/klauspost/cpuid/v2"
 
 	"terrace/gguf"
 	"terrace/internal/host"
@@ -36,25 +32,15 @@ type KernelsConfig struct {
 // KernelsReport holds what was measured and on what.
 type KernelsReport struct {
 	Machine    Machine         `json:"machine"`
+	Commit     string          `json:"commit"`
+	Load       string          `json:"load_average"`
+	Huge       bool            `json:"huge_pages"` // were asked for under the weights
 	Level      string          `json:"level"`
 	Threads    int             `json:"threads"`
 	Bytes      int             `json:"bytes_a_thread"`
 	Repeats    int             `json:"repeats"`
 	ThreadTime bool            `json:"thread_cpu_time"` // CPU columns are known
 	Results    []KernelsResult `json:"results"`
-}
-
-// Machine is the computer and its state while measuring.
-type Machine struct {
-	CPU      string   `json:"cpu"`
-	Features []string `json:"features"`
-	Physical int      `json:"physical_cores"`
-	Logical  int      `json:"logical_cores"`
-	OS       string   `json:"os"`
-	Go       string   `json:"go"`
-	Load     string   `json:"load_average,omitempty"` // of 1, 5 and 15 minutes, where the system tells
-	Huge     bool     `json:"huge_pages"`             // were asked for under the weights
-	Time     string   `json:"time"`
 }
 
 // KernelsResult is one type and shape. Rates are sums over the threads, medians over the repeats. "CPU" rates count the
@@ -138,7 +124,7 @@ func RunKernels(ctx context.Context, c KernelsConfig) (*KernelsReport, error) {
 	if c.Level != nil {
 		defer kernels.SetLevel(*c.Level)()
 	}
-	r := &KernelsReport{Machine: machine(), Level: kernels.Features(), Threads: c.Threads, Bytes: c.Bytes, Repeats: c.Repeats}
+	r := &KernelsReport{Machine: ThisMachine(), Commit: Commit(), Load: LoadAverage(), Level: kernels.Features(), Threads: c.Threads, Bytes: c.Bytes, Repeats: c.Repeats}
 	_, r.ThreadTime = threadTime()
 	weights := make([][]byte, c.Threads)
 	for i := range weights {
@@ -147,7 +133,7 @@ func RunKernels(ctx context.Context, c KernelsConfig) (*KernelsReport, error) {
 			return nil, fmt.Errorf("%w: %d bytes of weights: %w", errKernels, c.Bytes, err)
 		}
 		defer host.Free(w)
-		r.Machine.Huge = host.AdviseHuge(w) == nil
+		r.Huge = host.AdviseHuge(w) == nil
 		weights[i] = w
 	}
 	for _, t := range c.Types {
@@ -163,17 +149,6 @@ func RunKernels(ctx context.Context, c KernelsConfig) (*KernelsReport, error) {
 		}
 	}
 	return r, nil
-}
-
-func machine() Machine {
-	m := Machine{CPU: cpuid.CPU.BrandName, Features: cpuid.CPU.FeatureSet(), Physical: host.PhysicalCores(), Logical: host.LogicalCores(),
-		OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Time: time.Now().UTC().Format(time.RFC3339)}
-	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
-		if f := strings.Fields(string(b)); len(f) >= 3 {
-			m.Load = strings.Join(f[:3], " ")
-		}
-	}
-	return m
 }
 
 // kernelsUnit makes rows of weights with ordinary contents.

@@ -37,6 +37,8 @@ func (l Level) String() string {
 type level struct {
 	id        Level
 	tiles     [len(weightTable)]*tiles
+	gemm      gemmTable
+	gemmFloat gemmFloat
 	decode    [len(weightTable)]func(dst []float32, w []byte)
 	dots      func(dst []float32, ld int, w, x []float32, s *Scratch)
 	superDots func(isum, msum []int32, u *super, q []int8, n int, sums []int16, step int)

@@ -46,6 +46,7 @@ func bind(l *level, id Level, f32Rows, f32Cols floatKernel, f16Rows floatKernel,
 
 // bindVector fills the vector levels; the generic one is complete.
 func bindVector() {
+	bindGemm()
 	bind(&avx2, LevelAVX2, f32RowsAVX2, f32ColsAVX2, f16RowsAVX2, [2]valueKernel{compute.KVF16: valuesF16AVX2, compute.KVF32: valuesF32AVX2})
 	bind(&avx512, LevelAVX512, f32RowsAVX512, f32ColsAVX512, f16RowsAVX512, [2]valueKernel{compute.KVF16: valuesF16AVX512, compute.KVF32: valuesF32AVX512})
 	avx2.tiles = [len(weightTable)]*tiles{

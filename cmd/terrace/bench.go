@@ -160,8 +160,7 @@ func runBenchKernels(c *cli.Context, e env) error {
 	if c.Bool("json") {
 		return printJSON(e, r)
 	}
-	m := r.Machine
-	fmt.Fprintf(e.out, "%s, %d cores (%d physical), %s, %s; load %s; huge pages asked for: %t\n", m.CPU, m.Logical, m.Physical, m.OS, m.Go, m.Load, m.Huge)
+	fmt.Fprintf(e.out, "%s; load %s; huge pages asked for: %t\n", machineText(r.Machine, r.Commit), r.Load, r.Huge)
 	fmt.Fprintf(e.out, "kernels %s, %d threads, %d MiB of weights each, median of %d repeats\n", r.Level, r.Threads, r.Bytes>>20, r.Repeats)
 	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "type\trows\tcols\tGB/s\tread\t%\tGB/s cpu\tread cpu\t% cpu\t")

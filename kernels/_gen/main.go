@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	set := flag.String("set", "", "what to write: avx2, avx512, matvec_avx2, matvec_avx512, attend or common")
+	set := flag.String("set", "", "what to write: avx2, avx512, matvec_avx2, matvec_avx512, gemm2, gemm512, attend or common")
 	flag.Parse()
 	ConstraintExpr("amd64,!noasm")
 	switch *set {
@@ -22,6 +22,10 @@ func main() {
 		matvecs(isa{})
 	case "matvec_avx512":
 		matvecs(isa{wide: true})
+	case "gemm2":
+		isa{}.gemm()
+	case "gemm512":
+		isa{wide: true}.gemm()
 	case "common":
 		elementwise()
 		decoders()
@@ -29,7 +33,7 @@ func main() {
 	case "attend":
 		attendKernels()
 	default:
-		log.Fatalf("-set %q: want avx2, avx512, matvec_avx2, matvec_avx512, attend or common", *set)
+		log.Fatalf("-set %q: want avx2, avx512, matvec_avx2, matvec_avx512, gemm2, gemm512, attend or common", *set)
 	}
 	Generate()
 }

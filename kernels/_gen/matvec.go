@@ -20,19 +20,6 @@ func matvecs(v isa) {
 	v.readLoop()
 }
 
-// load puts a constant or memory of the full width into a fresh register, anew each time: a register is held only while
-// it is used.
-func (v isa) load(m Mem) reg.VecVirtual { return v.constant(m) }
-
-// and is dst = a & b at the full width.
-func (v isa) and(b Op, a, dst reg.VecVirtual) {
-	if v.wide {
-		VPANDD(b, a, dst)
-	} else {
-		VPAND(b, a, dst)
-	}
-}
-
 // bytesOf is a full-width constant of equal bytes.
 func (v isa) bytesOf(b byte) Mem {
 	return fill(fmt.Sprintf("bytes_%02x", b), v.size(), func(int) byte { return b })

@@ -47,15 +47,14 @@ var runTypes = []runType{
 	{name: "mxfp4", size: 8 * 17, offset: 12, wide: nibblesWide(17, 1, "fp4", false), narrow: nibblesNarrow(17, 1, "fp4", false)},
 }
 
-// kv4 and fp4 are the code books of IQ4_NL and of the FP4 types, as signed bytes.
+// fp4 is the code book of the FP4 types, as signed bytes; kv4, IQ4_NL's, stands in gemm_runs.go.
 var (
-	kv4 = []int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 	fp4 = []int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
 )
 
 // book is a code book, raised by offset.
 func (v isa) book(name string, offset int) Mem {
-	t := map[string][]int8{"kv4": kv4, "fp4": fp4}[name]
+	t := map[string][]int8{"kv4": kv4[:], "fp4": fp4}[name]
 	b := make([]byte, 16)
 	for i, x := range t {
 		b[i] = byte(int(x) + offset)
