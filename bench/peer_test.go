@@ -11,7 +11,6 @@ import (
 	"terrace/engine"
 )
 
-
 // fakePeer writes a program that answers like llama-bench: 1000 and 500 tokens/s.
 func fakePeer(t *testing.T, script string) string {
 	t.Helper()
