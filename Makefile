@@ -7,7 +7,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := build
-.PHONY: demo test bench lint build exact race cross generate generated fuzz ci check-go check-cc clean
+.PHONY: demo test bench lint build exact race cross check-qemu test-arm64 generate generated fuzz ci check-go check-cc clean
 
 check-go:
 	@$(GO) version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "Terrace needs Go 1.26 or newer; 'go version' says: $$($(GO) version 2>&1)"; exit 1; }
@@ -45,6 +45,18 @@ cross: check-go
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build ./...
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) build ./...
 	GOOS=windows GOARCH=amd64 CGO_ENABLED=0 $(GO) build ./...
+
+# The arithmetic rooms as an arm64 build under emulation; `make test-arm64 ARM64_ROOMS=./engine ARM64_FLAGS='-run OneHash -v'`
+# runs what you like, ARM64_CPU=cortex-a53 a processor without SDOT.
+ARM64_ROOMS ?= ./internal/fmath ./quant ./kernels
+ARM64_CPU   ?= max
+ARM64_FLAGS ?=
+check-qemu:
+	@{ command -v qemu-aarch64-static || command -v qemu-aarch64; } >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy qemu-user-static; else echo "arm64 tests need QEMU's user emulation: install qemu-user-static (it has qemu-aarch64-static)"; exit 1; fi
+
+test-arm64: check-go check-qemu
+	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) vet $(ARM64_ROOMS)
+	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) test -count=1 -timeout 60m -exec "$${QEMU:-$$(command -v qemu-aarch64-static || command -v qemu-aarch64)} -cpu $(ARM64_CPU)" $(ARM64_ROOMS) $(ARM64_FLAGS)
 
 lint: check-go
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

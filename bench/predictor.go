@@ -48,7 +48,7 @@ func Predictor(ctx context.Context, c PredictorConfig) ([]*PredictorReport, erro
 	var rs []*PredictorReport
 	for depth := 0; depth <= most; depth++ {
 		o := c.Engine
-		o.Lookahead = depth
+		o.Lookahead, o.GuessAlways = depth, true
 		r, err := predictorRun(ctx, o, c)
 		if err != nil {
 			return nil, err

@@ -44,7 +44,7 @@ func (e *Engine) NewSession() (*Session, error) {
 		st.Free()
 		return nil, err
 	}
-	s.src = newSource(e.cache, s.pipe, e.shapes, rules, e.opt.Lookahead)
+	s.src = newSource(e.cache, s.pipe, e.shapes, rules, e.opt.Lookahead, e.opt.GuessAlways)
 	return s, nil
 }
 

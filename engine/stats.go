@@ -86,6 +86,7 @@ type Meter struct {
 	predicted           int
 	before, decode      counters
 	ttft                time.Duration
+	idle                bool // every expert was in RAM before the start, so no guesses were made
 }
 
 // counters are the running totals a request is the difference of.
@@ -105,6 +106,7 @@ func (s *Session) counters() counters {
 
 func (s *Session) begin(prompt int) *Meter {
 	m := &Meter{s: s, start: time.Now(), prompts: prompt, before: s.counters()}
+	m.idle = s.e.cache != nil && s.e.opt.Lookahead > 0 && !s.e.opt.GuessAlways && s.e.cache.Complete()
 	return m
 }
 
@@ -190,6 +192,9 @@ func (m *Meter) end() Stats {
 		st.decodeRate = float64(b.DemandBytes+b.GuessBytes-d.DemandBytes-d.GuessBytes) / busy.Seconds()
 	}
 	st.Prefetch = now.pipe.Since(m.before.pipe)
+	if m.idle {
+		st.Prefetch.Depth, st.Prefetch.DisabledReason = 0, "all experts resident"
+	}
 	return st
 }
 

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"runtime"
 	"sync/atomic"
 
 	"terrace/gguf"
@@ -9,18 +10,24 @@ import (
 // Level is a set of instructions that kernels use. Every level gives the same bits.
 type Level uint8
 
-// The levels. One that this machine or this build lacks falls to the next lower one.
+// The levels. One that this machine or this build lacks falls to the next lower one. Levels above the portable one are
+// numbered within an architecture: arm64 has LevelNEON and amd64 the others.
 const (
 	LevelGeneric Level = iota // portable Go
 	LevelAVX2                 // AVX2, FMA, F16C
-	LevelAVX512               // AVX-512 F, BW, VL, DQ and VNNI
+	LevelAVX512               // AVX-512 F, BW, VL, DQ, VNNI and VBMI, GFNI: Ice Lake, Zen 4 and later
+
+	LevelNEON Level = 1 // NEON with SDOT
 )
 
 func (l Level) String() string {
 	switch l {
 	case LevelAVX512:
 		return "avx512-vnni"
-	case LevelAVX2:
+	case LevelAVX2: // and LevelNEON
+		if runtime.GOARCH == "arm64" {
+			return "neon-sdot"
+		}
 		return "avx2"
 	}
 	return "generic"
@@ -30,6 +37,8 @@ func (l Level) String() string {
 type level struct {
 	id        Level
 	tiles     [len(weightTable)]*tiles
+	gemm      gemmTable
+	gemmFloat gemmFloat
 	decode    [len(weightTable)]func(dst []float32, w []byte)
 	dots      func(dst []float32, ld int, w, x []float32, s *Scratch)
 	superDots func(isum, msum []int32, u *super, q []int8, n int, sums []int16, step int)
@@ -41,6 +50,7 @@ type level struct {
 	siluMul   func(dst, gate, up []float32)
 	addScaled func(dst, x []float32, w float32)
 	attend    func(m *attention, s *Scratch)
+	readLoop  func(b []byte) uint64
 }
 
 var generic = level{
@@ -55,6 +65,7 @@ var generic = level{
 	siluMul:   siluMulGeneric,
 	addScaled: addScaledGeneric,
 	attend:    attendGeneric,
+	readLoop:  readLoopGeneric,
 }
 
 func init() {
@@ -74,7 +85,7 @@ func levels() []*level { return append([]*level{&generic}, vector()...) }
 
 func best() Level { return Level(len(levels()) - 1) }
 
-// Features names the instructions in use: "avx512-vnni", "avx2" or "generic".
+// Features names the instructions in use: "avx512-vnni", "avx2", "neon-sdot" or "generic".
 func Features() string { return current().id.String() }
 
 // SetLevel makes all kernels use level l, or the best one below it that this machine has, until restore is called. It is

@@ -1,8 +1,12 @@
 package model
 
-import "math"
+import (
+	"math"
 
-// rope turns positions into the cosines and sines of a rotation.
+	"terrace/internal/fmath"
+)
+
+// rope turns positions into the cosines and sines of a rotation, with the same bits on every machine.
 type rope struct {
 	pairs int     // rotated elements of a head / 2
 	step  float32 // base^(-2/dim): from one pair's angle to the next one's
@@ -14,7 +18,7 @@ type rope struct {
 // newRope prepares the rotation of c.
 func newRope(c RopeConfig) *rope {
 	r := &rope{pairs: c.Dim / 2, scale: 1, mag: 1}
-	r.step = float32(math.Pow(float64(c.Base), float64(float32(-2)/float32(c.Dim))))
+	r.step = float32(fmath.Pow(float64(c.Base), float64(float32(-2)/float32(c.Dim))))
 	if c.Scaling == "none" {
 		return r
 	}
@@ -25,7 +29,7 @@ func newRope(c RopeConfig) *rope {
 	// YaRN: pairs that turn often within the original context keep their angle, slow ones are stretched, with a ramp
 	// between the two.
 	border := func(beta float64) float64 {
-		return float64(c.Dim) * math.Log(float64(c.OrigContext)/(beta*2*math.Pi)) / (2 * math.Log(float64(c.Base)))
+		return float64(c.Dim) * fmath.Log(float64(c.OrigContext)/(beta*2*math.Pi)) / (2 * fmath.Log(float64(c.Base)))
 	}
 	low := float32(max(0, math.Floor(border(c.BetaFast))))
 	high := float32(min(float64(c.Dim-1), math.Ceil(border(c.BetaSlow))))
@@ -33,7 +37,7 @@ func newRope(c RopeConfig) *rope {
 	for j := range r.ramp {
 		r.ramp[j] = 1 - min(1, max(0, (float32(j)-low)/max(0.001, high-low)))
 	}
-	r.mag = float32(c.AttnFactor * (1 + 0.1*math.Log(c.Factor)))
+	r.mag = float32(c.AttnFactor * (1 + float64(0.1*fmath.Log(c.Factor))))
 	return r
 }
 
@@ -46,7 +50,7 @@ func (r *rope) fill(cos, sin []float32, p int) {
 		if r.ramp != nil {
 			t = float32(t*(1-r.ramp[j])) + float32(theta*r.ramp[j])
 		}
-		s, c := math.Sincos(float64(t))
+		s, c := fmath.Sincos(float64(t))
 		cos[j] = float32(float32(c) * r.mag)
 		sin[j] = float32(float32(s) * r.mag)
 		theta = float32(theta * r.step)

@@ -1,8 +1,8 @@
-// Package fmath holds the few float32 functions whose bits are part of Terrace's numeric contract: one implementation
+// Package fmath holds the few functions whose bits are part of Terrace's numeric contract: one implementation
 // for every path, portable Go, assembly or shader.
 //
 // It is no general mathematics library: everything here is written as a fixed sequence of IEEE operations, so that
-// vector code can repeat it lane by lane and get the same bits.
+// vector code can repeat it lane by lane, and another architecture instruction by instruction, and get the same bits.
 package fmath
 
 import "math"

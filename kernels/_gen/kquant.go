@@ -20,6 +20,7 @@ type kq struct {
 	ahead   lanes // the same place in the next group of rows
 	q, d, s lanes // activations, their scales, their sums
 	acc     [4]reg.VecVirtual
+	stack   Mem // room of its own, where a kernel wants it
 }
 
 // kquant writes the product of a 256-block type with Act256: 4 rows by one column, or one row by 4 columns.

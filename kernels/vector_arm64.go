@@ -1,0 +1,207 @@
+//go:build arm64 && !noasm
+
+package kernels
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+
+	"terrace/compute"
+	"terrace/gguf"
+	"terrace/internal/fmath"
+)
+
+// vector lists the levels above the generic one that this machine can run: one, where it has SDOT.
+func vector() []*level {
+	if !cpu.ARM64.HasASIMDDP {
+		return nil
+	}
+	return []*level{&neon}
+}
+
+var neon level
+
+// bindVector fills the vector level; the generic one is complete.
+func bindVector() {
+	neon = level{
+		id:     LevelNEON,
+		decode: generic.decode,
+		dots:   dotsNEON,
+		superDots: func(isum, msum []int32, u *super, q []int8, n int, sums []int16, step int) {
+			superDotsNEON(&isum[0], &msum[0], &u.q[0], &u.scale[0], &u.min[0], &q[0], n, &sums[0], 2*step, len(isum))
+		},
+		runDots: func(low, high []int32, u *run, q []int8, n int) {
+			runDotsNEON(&low[0], &high[0], &u.q[0], &q[0], n, len(low))
+		},
+		quant32:   quantise32,
+		quant256:  quantise256,
+		toHalf:    toHalf,
+		rmsNorm:   rmsNorm,
+		siluMul:   siluMul,
+		addScaled: addScaled,
+		attend:    attend,
+	}
+	neon.tiles = [len(weightTable)]*tiles{
+		gguf.F32:  {rowsF: f32RowsNEON, colsF: f32ColsNEON},
+		gguf.F16:  {rowsF: f16RowsNEON, colsF: f16ColsNEON},
+		gguf.BF16: {rowsF: bf16RowsNEON, colsF: bf16ColsNEON},
+		gguf.Q8_0: {rows: q80RowsNEON, cols: q80ColsNEON, single: true},
+		gguf.Q4_K: {rows: q4kRowsNEON, cols: q4kColsNEON},
+		gguf.Q6_K: {rows: q6kRowsNEON, cols: q6kColsNEON},
+	}
+}
+
+// callElems bounds the elements that one call of an elementwise function takes: tens of microseconds.
+const callElems = 1 << 16
+
+// dotsNEON is dotsGeneric by the F32 kernels: w is the weight row.
+func dotsNEON(dst []float32, ld int, w, x []float32, s *Scratch) {
+	n := len(w)
+	wb := (*byte)(unsafe.Pointer(&w[0]))
+	c, k := 0, len(x)/n
+	for ; k-c >= 4; c += 4 {
+		f32ColsNEON(&dst[c*ld], ld, wb, 0, &x[c*n], n, 1)
+	}
+	for ; c < k; c++ {
+		f32RowsNEON(&s.tail[0], 0, wb, 0, &x[c*n], n, 1)
+		dst[c*ld] = s.tail[0]
+	}
+}
+
+// quantChunk is the number of scales that one call makes.
+const quantChunk = 64
+
+func quantise32(q []int8, d []float32, sums []int16, x []float32) {
+	var s, inv [quantChunk]float32
+	for b := 0; b < len(d); b += quantChunk {
+		n := min(len(d)-b, quantChunk)
+		largestNEON(&s[0], &x[32*b], n, 32)
+		quantScalesNEON(&s[0], &inv[0], (n+7)&^7)
+		quant32NEON(&q[32*b], &sums[b], &inv[0], &x[32*b], n)
+		copy(d[b:b+n], s[:])
+	}
+}
+
+func quantise256(q []int8, d []float32, sums []int16, x []float32) {
+	var s, inv [quantChunk]float32
+	for b := 0; b < len(d); b += quantChunk {
+		n := min(len(d)-b, quantChunk)
+		largestNEON(&s[0], &x[256*b], n, 256)
+		quantScalesNEON(&s[0], &inv[0], (n+7)&^7)
+		quant256NEON(&q[256*b], &sums[b*sums256], &inv[0], &x[256*b], n)
+		copy(d[b:b+n], s[:])
+	}
+}
+
+func toHalf(dst []byte, src []float32) {
+	for len(src) >= 8 {
+		n := min(len(src)&^7, callElems)
+		toHalfNEON(&dst[0], &src[0], n)
+		dst, src = dst[2*n:], src[n:]
+	}
+	toHalfGeneric(dst, src)
+}
+
+func rmsNorm(dst, x, w []float32, eps float32) {
+	n := len(x) &^ 7
+	if n == 0 || n > callElems {
+		rmsNormGeneric(dst, x, w, eps)
+		return
+	}
+	var acc [8]float64
+	sumSquaresNEON(&x[0], n, &acc[0])
+	for i, v := range x[n:] {
+		acc[i] += float64(float64(v) * float64(v))
+	}
+	scale := normScale(join8f64(&acc), len(x), eps)
+	scaleMulNEON(&dst[0], &x[0], &w[0], n, scale)
+	for i := n; i < len(x); i++ {
+		dst[i] = float32(float32(x[i]*scale) * w[i])
+	}
+}
+
+func siluMul(dst, gate, up []float32) {
+	for len(dst) >= 8 {
+		n := min(len(dst)&^7, callElems)
+		siluMulNEON(&dst[0], &gate[0], &up[0], n)
+		dst, gate, up = dst[n:], gate[n:], up[n:]
+	}
+	siluMulGeneric(dst, gate, up)
+}
+
+func addScaled(dst, x []float32, w float32) {
+	for len(dst) >= 8 {
+		n := min(len(dst)&^7, callElems)
+		addScaledNEON(&dst[0], &x[0], n, w)
+		dst, x = dst[n:], x[n:]
+	}
+	addScaledGeneric(dst, x, w)
+}
+
+// valueKernel sets out[j] = fma(p[i], v[i][j], out[j]) for rows i < n at distance stride and j < dims, a multiple of 16.
+type valueKernel func(out, p *float32, v *byte, stride, n, dims int)
+
+// attend is attendGeneric, the elements after the last 16 of a head in portable code.
+func attend(m *attention, s *Scratch) {
+	scores := [2]floatKernel{compute.KVF16: f16RowsNEON, compute.KVF32: f32RowsNEON}[m.kt]
+	values := [2]valueKernel{compute.KVF16: valuesF16NEON, compute.KVF32: valuesF32NEON}[m.vt]
+	s.scores = grow(s.scores, attendBlock)
+	p := (*[attendBlock]float32)(s.scores)
+	clear(m.out)
+	dims := len(m.out) &^ 15
+	var f fold
+	for i := 0; i < m.n; {
+		nb := m.blockEnd(i)
+		key := func(j int) *byte { return &m.k[(i+j)*m.kstride] }
+		if nb >= 4 {
+			scores(&p[0], 0, key(0), m.kstride, &m.q[0], len(m.q), nb/4)
+			if nb%4 != 0 {
+				scores(&p[nb-4], 0, key(nb-4), m.kstride, &m.q[0], len(m.q), 1)
+			}
+		} else {
+			for j := range nb {
+				scores(&s.tail[0], 0, key(j), 0, &m.q[0], len(m.q), 1)
+				p[j] = s.tail[0]
+			}
+		}
+		whole := (nb + 7) &^ 7
+		for j := nb; j < whole; j++ {
+			p[j] = p[0] // keeps the largest
+		}
+		top := scaleMaxNEON(&p[0], whole, m.scale)
+		if factor := f.next(top); factor != 1 {
+			m.multiply(factor, dims)
+		}
+		expSubNEON(&p[0], whole, f.max)
+		sum := float32(0)
+		for _, w := range p[:nb] {
+			sum += w
+		}
+		f.sum += sum
+		if dims > 0 {
+			values(&m.out[0], &p[0], &m.v[i*m.vstride], m.vstride, nb, dims)
+		}
+		if dims < len(m.out) {
+			s.row = grow(s.row, len(m.out)-dims)
+			for j, w := range p[:nb] {
+				widenKV(m.vt, s.row, m.v[(i+j)*m.vstride+dims*int(m.vt.Size()):])
+				for e, x := range s.row {
+					m.out[dims+e] = fmath.Fma(w, x, m.out[dims+e])
+				}
+			}
+		}
+		i += nb
+	}
+	m.multiply(fmath.Recip(f.sum), dims)
+}
+
+// multiply multiplies the output by f, the first dims elements in vectors.
+func (m *attention) multiply(f float32, dims int) {
+	if dims > 0 {
+		scaleNEON(&m.out[0], dims, f)
+	}
+	for j := dims; j < len(m.out); j++ {
+		m.out[j] = float32(m.out[j] * f)
+	}
+}
