@@ -48,6 +48,7 @@ func runBenchPredictor(c *cli.Context, e env) error {
 	if err != nil {
 		return err
 	}
+	e.tell()
 	if c.Bool("json") {
 		return printJSON(e, rs)
 	}

@@ -74,6 +74,7 @@ func openSession(c *cli.Context, e env) (*engine.Engine, *engine.Session, error)
 		eng.Close()
 		return nil, nil, err
 	}
+	e.tell()
 	return eng, s, nil
 }
 
@@ -210,6 +211,7 @@ func runEvalTokens(c *cli.Context, e env) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	e.tell()
 	in := bufio.NewScanner(e.in)
 	in.Buffer(make([]byte, 0, 1<<16), maxPrompt)
 	out := bufio.NewWriter(e.out)

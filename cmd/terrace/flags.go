@@ -78,7 +78,7 @@ func modelPath(c *cli.Context, e env) (string, error) {
 		for ; ; d = filepath.Dir(d) {
 			p := filepath.Join(d, demoModel)
 			if _, err := os.Stat(p); err == nil {
-				fmt.Fprintf(e.err, "terrace: no -m and no TERRACE_MODEL: the demo model is used (%s)\n", demoModel)
+				*e.notice = fmt.Sprintf("no -m and no TERRACE_MODEL: the demo model is used (%s)", demoModel)
 				return p, nil
 			}
 			if filepath.Dir(d) == d {

@@ -95,6 +95,7 @@ func runInspect(c *cli.Context, e env) error {
 	if err != nil {
 		return err
 	}
+	e.tell()
 	r := inspect(f, c.Bool("json") || c.Bool("metadata"), c.Bool("json") || c.Bool("tensors"))
 	if c.Bool("json") {
 		enc := json.NewEncoder(e.out)

@@ -40,6 +40,15 @@ type env struct {
 	out, err io.Writer
 	getenv   func(string) string
 	terminal bool // in is one: somebody types there
+	notice   *string
+}
+
+// tell prints what modelPath had to say, once nothing went wrong with the model: an error stays a single line.
+func (e env) tell() {
+	if *e.notice != "" {
+		fmt.Fprintf(e.err, "terrace: %s\n", *e.notice)
+		*e.notice = ""
+	}
 }
 
 func main() {
@@ -64,6 +73,7 @@ func run(ctx context.Context, args []string, e env) (code int) {
 		e.terminal = host.IsTerminal(f)
 	}
 	e.in = &interruptible{ctx: ctx, r: e.in}
+	e.notice = new(string)
 	app := newApp(e)
 	err := app.RunContext(ctx, reorder(app, args))
 	if err == nil && out.err != nil {

@@ -105,6 +105,7 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 		return err
 	}
 	defer s.Close()
+	e.tell()
 	p.Vocab, p.EOG = eng.Model().Config().Vocab, eng.Tokenizer().EOG()
 	r := &runner{c: c, e: e, eng: eng, s: s, params: p, stats: stats, statsTo: statsTo}
 	if chatting {

@@ -159,6 +159,26 @@ func TestReorder(t *testing.T) {
 	}
 }
 
+// TestDemoNotice: without -m the demo model answers and says so; an error is a line alone all the same.
+func TestDemoNotice(t *testing.T) {
+	t.Chdir("../..")
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"run", "--temp", "0", "-n", "2", "hi"}, exitOK, "the demo model is used"},
+		{[]string{"inspect"}, exitOK, "the demo model is used"},
+		{[]string{"run", "--top-p", "7", "hi"}, exitUsage, "top_p"},
+		{[]string{"run", "--ram", "1M", "hi"}, exitNoFit, "does not fit"},
+	} {
+		code, _, errs := terrace("", c.args...)
+		if code != c.code || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, c.says) {
+			t.Errorf("%q: exit %d: %s", c.args, code, errs)
+		}
+	}
+}
+
 func TestOneLine(t *testing.T) {
 	if got := oneLine("a\r\nb\x1b[31m\u0085c ü"); got != "a  b [31m c ü" {
 		t.Errorf("%q", got)
