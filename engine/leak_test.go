@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,8 @@ func openFiles() int {
 }
 
 // TestNothingLeft opens, uses and closes engines over every store, some of them interrupted and some on a file that was
-// cut short under them: neither goroutines nor files may stay, and closing must find every expert given back.
+// cut short under them: neither goroutines nor files may stay, closing must find every expert given back, and what failed
+// must not show in later logits.
 func TestNothingLeft(t *testing.T) {
 	path, err := tinymodel.Write(t.TempDir(), tinymodel.Options{Layers: 4, Experts: 16, TopK: 2, Split: 2})
 	if err != nil {
@@ -38,6 +40,7 @@ func TestNothingLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	var want []float32
 	cycle := func(i int) {
 		store := []string{"pread", "mmap", "auto"}[i%3]
 		e, err := Open(Options{Path: path, Store: store, Lookahead: i % 3, Threads: 2, Batch: 4, ExpertRAM: ExpertBudget{Min: true}})
@@ -86,6 +89,10 @@ func TestNothingLeft(t *testing.T) {
 		}
 		if err != nil {
 			t.Errorf("%s, after case %d: %v", store, i%4, err)
+		} else if want == nil {
+			want = slices.Clone(s.Logits())
+		} else if !slices.Equal(s.Logits(), want) {
+			t.Errorf("%s, after case %d: other logits than the first time", store, i%4)
 		}
 		s.Close()
 		if err := e.Close(); err != nil {
