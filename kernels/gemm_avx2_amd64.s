@@ -12360,7 +12360,7 @@ GLOBL k_exp119AVX2<>(SB), RODATA|NOPTR, $32
 
 // func gemmUnpackIQ2XXSAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·gemmUnpackIQ2XXSAVX2(SB), $64-48
+TEXT ·gemmUnpackIQ2XXSAVX2(SB), $32-48
 	MOVQ   stride+16(FP), AX
 	MOVQ   w+8(FP), CX
 	LEAQ   (AX)(AX*2), DX
@@ -15700,7 +15700,7 @@ GLOBL k_lane_repeat3AVX2_32<>(SB), RODATA|NOPTR, $32
 
 // func gemmUnpackIQ2XSAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·gemmUnpackIQ2XSAVX2(SB), $64-48
+TEXT ·gemmUnpackIQ2XSAVX2(SB), $32-48
 	MOVQ   stride+16(FP), AX
 	MOVQ   w+8(FP), CX
 	LEAQ   (AX)(AX*2), DX
@@ -19018,7 +19018,7 @@ GLOBL k_mask1ffAVX2<>(SB), RODATA|NOPTR, $32
 
 // func gemmUnpackIQ2SAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·gemmUnpackIQ2SAVX2(SB), $64-48
+TEXT ·gemmUnpackIQ2SAVX2(SB), $32-48
 	MOVQ   stride+16(FP), AX
 	MOVQ   w+8(FP), CX
 	LEAQ   (AX)(AX*2), DX
@@ -22754,7 +22754,7 @@ GLOBL k_mask300AVX2<>(SB), RODATA|NOPTR, $32
 
 // func gemmUnpackIQ3XXSAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·gemmUnpackIQ3XXSAVX2(SB), $64-48
+TEXT ·gemmUnpackIQ3XXSAVX2(SB), $32-48
 	MOVQ   stride+16(FP), AX
 	MOVQ   w+8(FP), CX
 	LEAQ   (AX)(AX*2), DX
@@ -27246,7 +27246,7 @@ GLOBL k_quarterAVX2<>(SB), RODATA|NOPTR, $32
 
 // func gemmUnpackIQ3SAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·gemmUnpackIQ3SAVX2(SB), $64-48
+TEXT ·gemmUnpackIQ3SAVX2(SB), $32-48
 	MOVQ   stride+16(FP), AX
 	MOVQ   w+8(FP), CX
 	LEAQ   (AX)(AX*2), DX
@@ -32398,7 +32398,7 @@ GLOBL k_bias16AVX2<>(SB), RODATA|NOPTR, $32
 
 // func gemmUnpackIQ1SAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·gemmUnpackIQ1SAVX2(SB), $64-48
+TEXT ·gemmUnpackIQ1SAVX2(SB), $32-48
 	MOVQ   stride+16(FP), AX
 	MOVQ   w+8(FP), CX
 	LEAQ   (AX)(AX*2), DX
@@ -35628,7 +35628,7 @@ GLOBL k_eightsAVX2<>(SB), RODATA|NOPTR, $32
 
 // func gemmUnpackIQ1MAVX2(panel *byte, w *byte, stride int, done int, count int, grid *byte)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·gemmUnpackIQ1MAVX2(SB), $64-48
+TEXT ·gemmUnpackIQ1MAVX2(SB), $32-48
 	MOVQ   stride+16(FP), AX
 	MOVQ   w+8(FP), CX
 	LEAQ   (AX)(AX*2), DX
