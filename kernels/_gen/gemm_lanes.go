@@ -101,7 +101,7 @@ func (p *panelRegs) dwords4(disp int) (out [4]reg.VecVirtual) {
 // fetch asks for up to n more lines of the rows to come.
 func (p *panelRegs) fetch(n int) {
 	for ; n > 0 && p.lines > 0; n-- {
-		PREFETCHT1(Mem{Base: p.ahead, Disp: 64 * (p.total - p.lines)})
+		PREFETCHT0(Mem{Base: p.ahead, Disp: 64 * (p.total - p.lines)})
 		p.lines--
 	}
 }
