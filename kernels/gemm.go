@@ -57,15 +57,37 @@ func (l *level) gemmOf(m *product) *gemmKernel {
 	return k
 }
 
-// multiply computes a product of at least 16 rows and 2 columns. What is left of rows or columns after whole tiles is
-// covered by one that takes some of them again, with the same results.
+// colBytes is how many bytes of activations go by before the next 16 rows: they stay in the second-level cache.
+const colBytes = 384 << 10
+
+// multiply computes a product of at least 16 rows and 2 columns, some columns at a time.
 func (k *gemmKernel) multiply(m *product, s *Scratch) {
+	all := m.c1 - m.c0
+	parts := (all*m.a.N + colBytes - 1) / colBytes
+	step := max((all/parts+panelCols-1)&^(panelCols-1), 4*panelCols)
+	c0, c1 := m.c0, m.c1
+	for c := c0; c < c1; c += step {
+		m.c0, m.c1 = c, min(c+step, c1)
+		if c1-c < 2 {
+			m.c0 = c1 - 2 // again, with the same result
+		}
+		k.columns(m, s)
+	}
+}
+
+// columns computes all rows of some columns. What is left of rows or columns after whole tiles is covered by one that
+// takes some of them again, with the same results.
+func (k *gemmKernel) columns(m *product, s *Scratch) {
 	blocks := m.a.N / k.block
 	chunk := panelBlocks * 256 / k.block
-	tile := k.accs * panelCols * panelRows
+	widest := panelCols
+	for k.tiles[widest] == nil {
+		widest /= 2
+	}
+	tile := k.accs * widest * panelRows
 	g := &s.gemm
 	g.panel = grow(g.panel, chunk*k.record)
-	g.acc = grow(g.acc, ((m.c1-m.c0)/2+1)*tile)
+	g.acc = grow(g.acc, ((m.c1-m.c0)/widest+3)*tile) // three tiles at most for what is left
 	if len(g.zeros) < tile {
 		g.zeros = grow(g.zeros, tile)
 		clear(g.zeros)

@@ -19,6 +19,12 @@ const (
 	recordRunTwo     = 640 // with a minimum, or two scales
 )
 
+// from sets the number of columns below which other tiles are faster, where there are any (BenchmarkCrossover).
+func (k *gemmKernel) from(cols int) *gemmKernel {
+	k.min = cols
+	return k
+}
+
 func bindGemm() {
 	super := func(unpack gemmUnpack, record int, x2, x4, x8 gemmTile) *gemmKernel {
 		return &gemmKernel{unpack: unpack, tiles: [panelCols + 1]gemmTile{2: x2, 4: x4, 8: x8}, join: gemmJoin4AVX512,
@@ -45,7 +51,7 @@ func bindGemm() {
 		gguf.Q4_K:   super(gemmUnpackQ4KAVX512, recordSuper32Min, gemmSuper32Minx2AVX512, gemmSuper32Minx4AVX512, gemmSuper32Minx8AVX512),
 		gguf.Q5_K:   super(gemmUnpackQ5KAVX512, recordSuper32Min, gemmSuper32Minx2AVX512, gemmSuper32Minx4AVX512, gemmSuper32Minx8AVX512),
 		gguf.Q2_K:   super(gemmUnpackQ2KAVX512, recordSuper16Min, gemmSuper16Minx2AVX512, gemmSuper16Minx4AVX512, gemmSuper16Minx8AVX512),
-		gguf.Q6_K:   super(gemmUnpackQ6KAVX512, recordSuper16, gemmSuper16x2AVX512, gemmSuper16x4AVX512, gemmSuper16x8AVX512),
+		gguf.Q6_K:   super(gemmUnpackQ6KAVX512, recordSuper16, gemmSuper16x2AVX512, gemmSuper16x4AVX512, gemmSuper16x8AVX512).from(9),
 		gguf.Q3_K:   super(gemmUnpackQ3KAVX512, recordSuper16, gemmSuper16x2AVX512, gemmSuper16x4AVX512, gemmSuper16x8AVX512),
 		gguf.IQ4XS:  super(gemmUnpackIQ4XSAVX512, recordSuper32, gemmSuper32x2AVX512, gemmSuper32x4AVX512, gemmSuper32x8AVX512),
 		gguf.TQ1_0:  super(gemmUnpackTQ1AVX512, recordSuper32, gemmSuper32x2AVX512, gemmSuper32x4AVX512, gemmSuper32x8AVX512),
@@ -57,7 +63,7 @@ func bindGemm() {
 		gguf.IQ2S:   lookup16(gemmUnpackIQ2SAVX512, grid1024),
 		gguf.IQ3XXS: lookup32(gemmUnpackIQ3XXSAVX512, grid3x256),
 		gguf.IQ3S:   lookup32(gemmUnpackIQ3SAVX512, grid3x512),
-		gguf.Q8_0:   plain(gemmUnpackQ80AVX512, 128),
+		gguf.Q8_0:   plain(gemmUnpackQ80AVX512, 128).from(6),
 		gguf.Q4_0:   plain(gemmUnpackQ40AVX512, 8),
 		gguf.Q5_0:   plain(gemmUnpackQ50AVX512, 16),
 		gguf.IQ4NL:  plain(gemmUnpackIQ4NLAVX512, 128),
@@ -90,7 +96,7 @@ func bindGemmAVX2() {
 		gguf.Q4_K:   super(gemmUnpackQ4KAVX2, recordSuper32Min, gemmSuper32MinSteps8x2AVX2),
 		gguf.Q5_K:   super(gemmUnpackQ5KAVX2, recordSuper32Min, gemmSuper32MinSteps4x2AVX2),
 		gguf.Q2_K:   super(gemmUnpackQ2KAVX2, recordSuper16Min, gemmSuper16MinSteps4x2AVX2),
-		gguf.Q6_K:   super(gemmUnpackQ6KAVX2, recordSuper16, gemmSuper16Steps2x2AVX2),
+		gguf.Q6_K:   super(gemmUnpackQ6KAVX2, recordSuper16, gemmSuper16Steps2x2AVX2).from(6),
 		gguf.Q3_K:   super(gemmUnpackQ3KAVX2, recordSuper16, gemmSuper16Steps4x2AVX2),
 		gguf.IQ4XS:  super(gemmUnpackIQ4XSAVX2, recordSuper32, gemmSuper32Signedx2AVX2),
 		gguf.TQ1_0:  super(gemmUnpackTQ1AVX2, recordSuper32, gemmSuper32Steps8x2AVX2),
@@ -102,7 +108,7 @@ func bindGemmAVX2() {
 		gguf.IQ2S:   lookup(gemmUnpackIQ2SAVX2, grid1024, recordSuper16, gemmSuper16Signedx2AVX2),
 		gguf.IQ3XXS: lookup(gemmUnpackIQ3XXSAVX2, grid3x256, recordSuper32, gemmSuper32Signedx2AVX2),
 		gguf.IQ3S:   lookup(gemmUnpackIQ3SAVX2, grid3x512, recordSuper32, gemmSuper32Steps4x2AVX2),
-		gguf.Q8_0:   runs(gemmUnpackQ80AVX2, recordRun, 0, gemmRunSignedx2AVX2),
+		gguf.Q8_0:   runs(gemmUnpackQ80AVX2, recordRun, 0, gemmRunSignedx2AVX2).from(6),
 		gguf.Q4_0:   runs(gemmUnpackQ40AVX2, recordRun, 8, gemmRunSteps8x2AVX2),
 		gguf.Q5_0:   runs(gemmUnpackQ50AVX2, recordRun, 16, gemmRunSteps4x2AVX2),
 		gguf.IQ4NL:  runs(gemmUnpackIQ4NLAVX2, recordRun, 0, gemmRunSignedx2AVX2),

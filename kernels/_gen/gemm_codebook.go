@@ -8,26 +8,28 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// lookup is the state of an unpacker of codebook types. Indices are worked out in lanes and go through memory to general
-// registers; rows of the grid are loaded one by one, which no processor does slower than a gather.
+// lookup is the state of an unpacker of codebook types. Indices are worked out in lanes. AVX-512 gathers rows of the grid;
+// AVX2, whose gathers are slow on many processors, takes indices through memory and loads rows one by one.
 type lookup struct {
 	*panelRegs
-	grid  reg.GPVirtual
-	idx   [3]reg.GPVirtual
-	at    Mem // room for one vector of indices
-	parts [8]reg.VecVirtual
-	acc   reg.VecVirtual
+	grid reg.GPVirtual
+	idx  [3]reg.GPVirtual
+	at   Mem // AVX2: room for one vector of indices
+	tmp  [4]reg.VecVirtual
 }
 
 // codebook is unpacker for types that look codes up in a grid, which the function is given.
 func (v isa) codebook(name string, blockBytes int, s superShape, body func(p *lookup, dst reg.GPVirtual)) {
 	v.unpackerOf(name, "lays out blocks of "+name+"; see gemmLookup.", ", grid *byte", blockBytes, s.record(), func(p *panelRegs) func(dst reg.GPVirtual) {
-		l := &lookup{panelRegs: p, grid: Load(Param("grid"), GP64()).(reg.GPVirtual), at: AllocLocal(64)}
+		l := &lookup{panelRegs: p, grid: Load(Param("grid"), GP64()).(reg.GPVirtual)}
+		if !v.wide {
+			l.at = AllocLocal(32)
+		}
 		for i := range l.idx {
 			l.idx[i] = GP64()
 		}
-		for i := range v.size() / 8 {
-			l.parts[i] = v.vec()
+		for i := range l.tmp {
+			l.tmp[i] = v.vec()
 		}
 		return func(dst reg.GPVirtual) { body(l, dst) }
 	})
@@ -62,48 +64,61 @@ func (p *lookup) index(r int) reg.GPVirtual {
 
 // octets looks eight codes a row up and returns them as two steps.
 func (p *lookup) octets(idx reg.VecVirtual) (out [2]reg.VecVirtual) {
-	p.store(idx, p.at)
-	n := p.size() / 16 // lanes of 128 bits
-	// parts[i] takes rows 4i and 4i+1, parts[n+i] rows 4i+2 and 4i+3.
-	for i, x := range p.parts[:2*n] {
-		r := 4*(i%n) + 2*(i/n)
+	if p.wide {
+		p.gather(VPGATHERDQ, idx.AsY(), 8, p.tmp[0])
+		VEXTRACTI64X4(Imm(1), idx, p.tmp[2].AsY())
+		p.gather(VPGATHERDQ, p.tmp[2].AsY(), 8, p.tmp[1])
+		for i, name := range []string{"even_dwords", "odd_dwords"} {
+			var w [16]uint32
+			for j := range w {
+				w[j] = uint32(2*j + i)
+			}
+			out[i] = p.load(dwords(name, w[:]...))
+			VPERMI2D(p.tmp[1], p.tmp[0], out[i])
+		}
+		return out
+	}
+	VMOVDQU(idx, p.at)
+	for i, x := range p.tmp { // rows 0 and 1, 4 and 5, 2 and 3, 6 and 7
+		r := 4*(i%2) + 2*(i/2)
 		VMOVQ(Mem{Base: p.grid, Index: p.index(r), Scale: 8}, x.AsX())
 		VMOVHPS(Mem{Base: p.grid, Index: p.index(r + 1), Scale: 8}, x.AsX(), x.AsX())
 	}
-	for h := range 2 {
-		q := p.parts[n*h : n*h+n]
-		VINSERTF128(Imm(1), q[1].AsX(), q[0].AsY(), q[0].AsY())
-		if p.wide {
-			VINSERTF128(Imm(1), q[3].AsX(), q[2].AsY(), q[2].AsY())
-			VINSERTF64X4(Imm(1), q[2].AsY(), q[0], q[0])
-		}
-	}
+	VINSERTF128(Imm(1), p.tmp[1].AsX(), p.tmp[0], p.tmp[0])
+	VINSERTF128(Imm(1), p.tmp[3].AsX(), p.tmp[2], p.tmp[2])
 	for i := range out {
-		out[i] = p.vec()
-		VSHUFPS(Imm([]uint64{0x88, 0xdd}[i]), p.parts[n], p.parts[0], out[i])
+		out[i] = YMM()
+		VSHUFPS(Imm([]uint64{0x88, 0xdd}[i]), p.tmp[2], p.tmp[0], out[i])
 	}
 	return out
 }
 
 // quartet looks four codes a row up.
 func (p *lookup) quartet(idx reg.VecVirtual) reg.VecVirtual {
-	p.store(idx, p.at)
-	n := p.size() / 16
-	for i, x := range p.parts[:n] {
+	out := p.vec()
+	if p.wide {
+		p.gather(VPGATHERDD, idx, 4, p.tmp[0])
+		VMOVDQA32(p.tmp[0], out)
+		return out
+	}
+	VMOVDQU(idx, p.at)
+	for i, x := range p.tmp[:2] {
 		VMOVD(Mem{Base: p.grid, Index: p.index(4 * i), Scale: 4}, x.AsX())
 		for k := 1; k < 4; k++ {
 			VPINSRD(Imm(uint64(k)), Mem{Base: p.grid, Index: p.index(4*i + k), Scale: 4}, x.AsX(), x.AsX())
 		}
 	}
-	out := p.vec()
-	if !p.wide {
-		VINSERTI128(Imm(1), p.parts[1].AsX(), p.parts[0].AsY(), out)
-		return out
-	}
-	VINSERTI128(Imm(1), p.parts[1].AsX(), p.parts[0].AsY(), p.parts[0].AsY())
-	VINSERTI128(Imm(1), p.parts[3].AsX(), p.parts[2].AsY(), p.parts[2].AsY())
-	VINSERTI64X4(Imm(1), p.parts[2].AsY(), p.parts[0], out)
+	VINSERTI128(Imm(1), p.tmp[1].AsX(), p.tmp[0], out)
 	return out
+}
+
+// gather loads rows of the grid, of size bytes.
+func (p *lookup) gather(instr func(m, k, dst Op), idx reg.Register, size uint8, dst reg.VecVirtual) {
+	k := K()
+	MOVL(U32(0xffff), p.idx[0].As32())
+	KMOVW(p.idx[0].As32(), k)
+	VPXORD(dst, dst, dst)
+	instr(Mem{Base: p.grid, Index: idx, Scale: size}, k, dst)
 }
 
 // signed negates bytes of x where a bit of byte b of signs is set, bits 0..3 for the low step and 4..7 for the high one,

@@ -101,7 +101,7 @@ func (p *panelRegs) dwords4(disp int) (out [4]reg.VecVirtual) {
 // fetch asks for up to n more lines of the rows to come.
 func (p *panelRegs) fetch(n int) {
 	for ; n > 0 && p.lines > 0; n-- {
-		PREFETCHT1(Mem{Base: p.ahead, Disp: 64 * (p.total - p.lines)})
+		PREFETCHT0(Mem{Base: p.ahead, Disp: 64 * (p.total - p.lines)})
 		p.lines--
 	}
 }
@@ -161,12 +161,12 @@ func (v isa) shifted(x reg.VecVirtual, n int) reg.VecVirtual {
 	return t
 }
 
-// bytes is a constant of the full width, the same in each dword, as a memory operand.
+// dwordConst is a constant of the full width, the same in each dword, as a memory operand.
 func (v isa) dwordConst(name string, w uint32) Mem {
 	return dwords(name+v.suffix(), repeat(v.size()/4, w)...)
 }
 
-// lowWords packs the low 16 bits of each dword of x and widens them as halves.
+// lowHalves packs the low 16 bits of each dword of x and widens them as halves.
 func (v isa) lowHalves(x reg.VecVirtual) reg.VecVirtual {
 	out := v.vec()
 	if v.wide {

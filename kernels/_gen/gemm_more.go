@@ -24,7 +24,7 @@ func (p *panelRegs) biasPairs(v reg.VecVirtual, bias int, s superShape, g int, d
 	}
 }
 
-// ones stores scales of one and pairs of minus bias.
+// oneScales stores scales of one and pairs of minus bias.
 func (p *panelRegs) oneScales(bias int, s superShape, dst reg.GPVirtual) {
 	one := p.dwordConst("int1", 1)
 	if !p.wide {

@@ -33,14 +33,14 @@ func (s runShape) name() string {
 	return ""
 }
 
-// codes32 stores eight step vectors; code gives step k.
+// steps32 stores eight step vectors; code gives step k.
 func (p *panelRegs) steps32(dst reg.GPVirtual, at int, code func(k int) reg.VecVirtual) {
 	for k := range 8 {
 		p.store(code(k), Mem{Base: dst, Disp: at + 64*k})
 	}
 }
 
-// spreadBits makes bytes 0 and 1 of the low four bits of x: bit i to byte i. x is destroyed.
+// spreadBits makes bytes, each 0 or 1, of the low four bits of x: byte i is bit i. x is destroyed.
 func (p *panelRegs) spreadBits(x reg.VecVirtual) reg.VecVirtual {
 	p.and(p.load(p.dwordConst("nibble0", 15)), x, x)
 	p.spread(x, 14, 7)
@@ -70,6 +70,7 @@ func (p *panelRegs) down(x reg.VecVirtual, n int) reg.VecVirtual {
 	return t
 }
 
+// floats stores a vector of floats at a place of the record.
 func (p *panelRegs) floats(x reg.VecVirtual, dst reg.GPVirtual, at int) {
 	VMOVUPS(x, Mem{Base: dst, Disp: at})
 }
@@ -162,8 +163,7 @@ func (v isa) runUnpackers() {
 	v.unpacker("MXFP4", "lays out runs of MXFP4; see gemmUnpack.", 17, plain, func(p *panelRegs, dst reg.GPVirtual) {
 		e := p.dword(0)
 		p.and(p.load(p.dwordConst("byte0", 255)), e, e)
-		// 2^(e-128): the exponent field is e-1, but a subnormal for e of 0 and 1. Both come from twice 2^(e-129), halved
-		// as an integer where the field would be 0 and by the exponent elsewhere.
+		// 2^(e-128) has the exponent field e-1; for e of 0 and 1 it is a subnormal, a single bit moved up by e.
 		d, one, low := p.vec(), p.load(p.dwordConst("int1", 1)), p.vec()
 		VPSUBD(one, e, d)
 		VPSLLD(Imm(23), d, d)
@@ -272,9 +272,9 @@ func (v isa) runTile(s runShape, cols int) {
 			t.sum = append(t.sum, v.vec())
 		}
 	}
-	signedTake := !v.wide && s.steps == 0
+	signed := !v.wide && s.steps == 0
 	var bias reg.VecVirtual
-	if !s.mins && !signedTake {
+	if !s.mins && !signed {
 		bias = v.vec()
 		x := XMM()
 		VMOVQ(param("bias"), x)
@@ -470,7 +470,7 @@ func (t *runRegs) dots(first, n int) {
 	narrowDots(t.isa, t.q, Mem{Base: t.panel, Disp: 64 * first}, 4*first, n, t.steps, t.cols, t.acc, func(p int) Op { return ones })
 }
 
-// halfBias takes bias times the sum of the activations of half a run from acc, by the same instructions as the product.
+// halfBias, for types whose halves have scales of their own, takes bias times the sum of the activations of half a run from acc, by the same instructions as the product.
 func (t *runRegs) halfBias(bias reg.VecVirtual, h int) {
 	b := t.vec()
 	for c := range t.cols {

@@ -52,7 +52,7 @@ var (
 	shapeIQ32 = superShape{group: 32}
 )
 
-// byteScales stores the four scales in the bytes of v, unsigned, as groups g to g+3, and the pairs of four mins.
+// byteScales stores the four scales in the bytes of v, unsigned, as groups g to g+3.
 func (p *panelRegs) byteScales(v reg.VecVirtual, s superShape, g int, dst reg.GPVirtual) {
 	for i := range 4 {
 		t := p.vec()
@@ -62,6 +62,7 @@ func (p *panelRegs) byteScales(v reg.VecVirtual, s superShape, g int, dst reg.GP
 	}
 }
 
+// byteMins stores the four mins in the bytes of v as two pairs of groups from g on.
 func (p *panelRegs) byteMins(v reg.VecVirtual, s superShape, g int, dst reg.GPVirtual) {
 	for i := range 2 {
 		t := p.vec()

@@ -190,7 +190,7 @@ func (v isa) superGroup(s superShape, cols, i int, q columns, panel reg.GPVirtua
 	}
 }
 
-// joins writes the function that adds up the accumulators of a tile, 4 or 8 a column, and stores the results.
+// gemmJoin writes the function that adds up the accumulators of a tile, 4 or 8 a column, and stores the results.
 func (v isa) gemmJoin(accs int) {
 	name := "gemmJoin" + string(rune('0'+accs)) + v.suffix()
 	TEXT(name, 0, "func(dst *float32, ld int, acc *float32, cols int)")

@@ -5,12 +5,10 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
-
-	"terrace/gguf"
 )
 
 // BenchmarkCrossover multiplies a matrix far larger than the caches with few columns, by panels and without them: where
-// panels win is gemmKernel.min. It also times the two parts of a panel product.
+// panels win is gemmKernel.min.
 func BenchmarkCrossover(b *testing.B) {
 	const n, item = 2048, 64
 	rng := rand.New(rand.NewPCG(2, 2))
@@ -61,5 +59,3 @@ func BenchmarkCrossover(b *testing.B) {
 		}
 	}
 }
-
-var _ gguf.Type
