@@ -12,7 +12,7 @@ type Level uint8
 // The levels. One that this machine or this build lacks falls to the next lower one.
 const (
 	LevelGeneric Level = iota // portable Go
-	LevelAVX2                 // AVX2, FMA, F16C
+	LevelAVX2                 // AVX2, BMI2, FMA, F16C
 	LevelAVX512               // AVX-512 F, BW, VL, DQ, VNNI and VBMI, GFNI: Ice Lake, Zen 4 and later
 )
 

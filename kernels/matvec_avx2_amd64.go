@@ -99,6 +99,21 @@ func q2kRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32,
 //go:noescape
 func tq20RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
+// tq10RowsAVX2 multiplies tq10 weights; see matrixKernel.
+//
+//go:noescape
+func tq10RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq1sRowsAVX2 multiplies iq1s weights; see matrixKernel.
+//
+//go:noescape
+func iq1sRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq1mRowsAVX2 multiplies iq1m weights; see matrixKernel.
+//
+//go:noescape
+func iq1mRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // readLoopAVX2 adds up steps times 8 vectors of 64-bit words.
 //
 //go:noescape

@@ -18078,6 +18078,3252 @@ DATA k_word_minus_1_narrow<>+16(SB)/8, $0xffffffffffffffff
 DATA k_word_minus_1_narrow<>+24(SB)/8, $0xffffffffffffffff
 GLOBL k_word_minus_1_narrow<>(SB), RODATA|NOPTR, $32
 
+// func tq10RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·tq10RowsAVX2(SB), $200-72
+	MOVQ    stride+24(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    dst+0(FP), DX
+	LEAQ    (AX)(AX*2), SI
+	VMOVDQU k_word_ones<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, DI
+	JZ      still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R11
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+
+block:
+	PREFETCHT0     (DI)
+	PREFETCHT0     (DI)(AX*1)
+	PREFETCHT0     (DI)(AX*2)
+	PREFETCHT0     (DI)(SI*1)
+	VMOVDQU        k_word_minus_1_narrow<>+0(SB), Y1
+	VPMADDWD       (R10), Y1, Y1
+	VMOVDQU        (BX), Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y7
+	VPCMPEQB       Y6, Y7, Y7
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPADDB         Y8, Y7, Y7
+	VPABSB         Y7, Y7
+	VPMADDUBSW     (R8), Y7, Y7
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y8, Y6
+	VPCMPEQB       Y8, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y8, Y9
+	VPCMPEQB       Y8, Y9, Y9
+	VPADDB         Y9, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     32(R8), Y6, Y6
+	VPADDW         Y6, Y7, Y7
+	VPADDB         Y8, Y8, Y6
+	VPADDB         Y8, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     64(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y8, Y6
+	VPCMPEQB       Y8, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y8, Y9
+	VPCMPEQB       Y8, Y9, Y9
+	VPADDB         Y9, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     96(R8), Y6, Y6
+	VPADDW         Y6, Y7, Y7
+	VPADDB         Y8, Y8, Y6
+	VPADDB         Y8, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     128(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VBROADCASTI128 32(BX), Y6
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPBLENDD       $0xf0, Y8, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     160(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPADDB         Y8, Y8, Y6
+	VPADDB         Y8, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     192(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPADDB         Y8, Y8, Y6
+	VPADDB         Y8, Y6, Y6
+	VPBROADCASTD   48(BX), Y8
+	VPBLENDD       $0xf0, Y8, Y6, Y6
+	VPADDB         Y8, Y8, Y9
+	VPADDB         Y8, Y9, Y9
+	VPBLENDD       $0xe0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y8
+	VPADDB         Y9, Y8, Y8
+	VPBLENDD       $0xc0, Y8, Y6, Y6
+	VPADDB         Y8, Y8, Y9
+	VPADDB         Y8, Y9, Y9
+	VPBLENDD       $0x80, Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     224(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VPMADDWD       Y0, Y7, Y7
+	VPADDD         Y1, Y7, Y7
+	VMOVDQU        (BX)(AX*1), Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     (R8), Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y9, Y6
+	VPCMPEQB       Y9, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y9, Y10
+	VPCMPEQB       Y9, Y10, Y10
+	VPADDB         Y10, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     32(R8), Y6, Y6
+	VPADDW         Y6, Y8, Y8
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     64(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y9, Y6
+	VPCMPEQB       Y9, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y9, Y10
+	VPCMPEQB       Y9, Y10, Y10
+	VPADDB         Y10, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     96(R8), Y6, Y6
+	VPADDW         Y6, Y8, Y8
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     128(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VBROADCASTI128 32(BX)(AX*1), Y6
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPBLENDD       $0xf0, Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     160(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     192(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPBROADCASTD   48(BX)(AX*1), Y9
+	VPBLENDD       $0xf0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y10
+	VPADDB         Y9, Y10, Y10
+	VPBLENDD       $0xe0, Y10, Y6, Y6
+	VPADDB         Y10, Y10, Y9
+	VPADDB         Y10, Y9, Y9
+	VPBLENDD       $0xc0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y10
+	VPADDB         Y9, Y10, Y10
+	VPBLENDD       $0x80, Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     224(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPMADDWD       Y0, Y8, Y8
+	VPADDD         Y1, Y8, Y8
+	VPHADDD        Y8, Y7, Y7
+	VMOVDQU        (BX)(AX*2), Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     (R8), Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y9, Y6
+	VPCMPEQB       Y9, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y9, Y10
+	VPCMPEQB       Y9, Y10, Y10
+	VPADDB         Y10, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     32(R8), Y6, Y6
+	VPADDW         Y6, Y8, Y8
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     64(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y9, Y6
+	VPCMPEQB       Y9, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y9, Y10
+	VPCMPEQB       Y9, Y10, Y10
+	VPADDB         Y10, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     96(R8), Y6, Y6
+	VPADDW         Y6, Y8, Y8
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     128(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VBROADCASTI128 32(BX)(AX*2), Y6
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPBLENDD       $0xf0, Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     160(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     192(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPBROADCASTD   48(BX)(AX*2), Y9
+	VPBLENDD       $0xf0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y10
+	VPADDB         Y9, Y10, Y10
+	VPBLENDD       $0xe0, Y10, Y6, Y6
+	VPADDB         Y10, Y10, Y9
+	VPADDB         Y10, Y9, Y9
+	VPBLENDD       $0xc0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y10
+	VPADDB         Y9, Y10, Y10
+	VPBLENDD       $0x80, Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     224(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPMADDWD       Y0, Y8, Y8
+	VPADDD         Y1, Y8, Y8
+	VMOVDQU        (BX)(SI*1), Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     (R8), Y9, Y9
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y10, Y6
+	VPCMPEQB       Y10, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y10, Y11
+	VPCMPEQB       Y10, Y11, Y11
+	VPADDB         Y11, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     32(R8), Y6, Y6
+	VPADDW         Y6, Y9, Y9
+	VPADDB         Y10, Y10, Y6
+	VPADDB         Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     64(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y10, Y6
+	VPCMPEQB       Y10, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y10, Y11
+	VPCMPEQB       Y10, Y11, Y11
+	VPADDB         Y11, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     96(R8), Y6, Y6
+	VPADDW         Y6, Y9, Y9
+	VPADDB         Y10, Y10, Y6
+	VPADDB         Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     128(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VBROADCASTI128 32(BX)(SI*1), Y6
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPBLENDD       $0xf0, Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     160(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPADDB         Y10, Y10, Y6
+	VPADDB         Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     192(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPADDB         Y10, Y10, Y6
+	VPADDB         Y10, Y6, Y6
+	VPBROADCASTD   48(BX)(SI*1), Y10
+	VPBLENDD       $0xf0, Y10, Y6, Y6
+	VPADDB         Y10, Y10, Y11
+	VPADDB         Y10, Y11, Y11
+	VPBLENDD       $0xe0, Y11, Y6, Y6
+	VPADDB         Y11, Y11, Y10
+	VPADDB         Y11, Y10, Y10
+	VPBLENDD       $0xc0, Y10, Y6, Y6
+	VPADDB         Y10, Y10, Y11
+	VPADDB         Y10, Y11, Y11
+	VPBLENDD       $0x80, Y11, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     224(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VPMADDWD       Y0, Y9, Y9
+	VPADDD         Y1, Y9, Y9
+	VPHADDD        Y9, Y8, Y8
+	VPHADDD        Y8, Y7, Y7
+	VEXTRACTI128   $0x01, Y7, X1
+	VPADDD         X1, X7, X1
+	VXORPS         X6, X6, X6
+	VPINSRW        $0x00, 52(BX), X6, X6
+	VPINSRW        $0x01, 52(BX)(AX*1), X6, X6
+	VPINSRW        $0x02, 52(BX)(AX*2), X6, X6
+	VPINSRW        $0x03, 52(BX)(SI*1), X6, X6
+	VCVTPH2PS      X6, X6
+	VBROADCASTSS   (R9), X7
+	VCVTDQ2PS      X1, X1
+	VMULPS         X7, X6, X6
+	VMULPS         X1, X6, X6
+	VADDPS         X6, X2, X6
+	VMOVAPS        X3, X2
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X6, X5
+	ADDQ           $0x36, BX
+	ADDQ           $0x36, DI
+	ADDQ           $0x00000100, R8
+	ADDQ           $0x04, R9
+	ADDQ           $0x30, R10
+	DECQ           R11
+	JNZ            block
+	MOVQ           nb+56(FP), R11
+	TESTQ          $0x00000001, R11
+	JZ             even
+	VADDPS         X2, X5, X5
+	VADDPS         X4, X3, X3
+	VADDPS         X3, X5, X2
+	JMP            store
+
+even:
+	VADDPS X3, X2, X2
+	VADDPS X5, X4, X4
+	VADDPS X4, X2, X2
+
+store:
+	VMOVUPS X2, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_bytes_56_32<>+0(SB)/8, $0x5656565656565656
+DATA k_bytes_56_32<>+8(SB)/8, $0x5656565656565656
+DATA k_bytes_56_32<>+16(SB)/8, $0x5656565656565656
+DATA k_bytes_56_32<>+24(SB)/8, $0x5656565656565656
+GLOBL k_bytes_56_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_bytes_ab_32<>+0(SB)/8, $0xabababababababab
+DATA k_bytes_ab_32<>+8(SB)/8, $0xabababababababab
+DATA k_bytes_ab_32<>+16(SB)/8, $0xabababababababab
+DATA k_bytes_ab_32<>+24(SB)/8, $0xabababababababab
+GLOBL k_bytes_ab_32<>(SB), RODATA|NOPTR, $32
+
+// func iq1sRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq1sRowsAVX2(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ ·bytesiq1+0(SB), R11
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R13
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+
+block:
+	PREFETCHT0   (DI)
+	PREFETCHT0   (DI)(AX*1)
+	PREFETCHT0   (DI)(AX*2)
+	PREFETCHT0   (DI)(SI*1)
+	VPMOVZXWD    34(BX), Y4
+	VPSRLD       $0x0c, Y4, Y4
+	VPAND        k_dword_7<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y6, Y6, Y6
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	MOVWLZX      34(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      2(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      34(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      3(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      34(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      4(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      34(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      5(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   (R8), Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVWLZX      36(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      6(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      36(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      7(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      36(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      8(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      36(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      9(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   32(R8), Y7, Y7
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVWLZX      38(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      10(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      38(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      11(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      38(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      12(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      38(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      13(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   64(R8), Y7, Y7
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVWLZX      40(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      14(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      40(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      15(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      40(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      16(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      40(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      17(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   96(R8), Y7, Y7
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      42(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      18(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      42(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      19(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      42(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      20(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      42(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      21(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      44(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      22(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      44(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      23(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      44(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      24(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      44(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      25(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      46(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      26(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      46(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      27(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      46(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      28(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      46(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      29(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      48(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      30(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      48(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      31(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      48(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      32(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      48(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      33(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPMOVZXWD    34(BX)(AX*1), Y4
+	VPSRLD       $0x0c, Y4, Y4
+	VPAND        k_dword_7<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y7, Y7
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      34(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      2(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      34(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      3(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      34(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      4(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      34(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      5(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   (R8), Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      36(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      6(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      36(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      7(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      36(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      8(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      36(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      9(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   32(R8), Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      38(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      10(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      38(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      11(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      38(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      12(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      38(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      13(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   64(R8), Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      40(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      14(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      40(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      15(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      40(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      16(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      40(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      17(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   96(R8), Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      42(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      18(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      42(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      19(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      42(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      20(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      42(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      21(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      44(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      22(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      44(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      23(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      44(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      24(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      44(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      25(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      46(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      26(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      46(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      27(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      46(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      28(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      46(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      29(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      48(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      30(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      48(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      31(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      48(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      32(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      48(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      33(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPMOVZXWD    34(BX)(AX*2), Y4
+	VPSRLD       $0x0c, Y4, Y4
+	VPAND        k_dword_7<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y7, Y7
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      34(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      2(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      34(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      3(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      34(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      4(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      34(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      5(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   (R8), Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      36(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      6(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      36(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      7(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      36(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      8(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      36(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      9(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   32(R8), Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      38(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      10(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      38(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      11(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      38(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      12(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      38(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      13(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   64(R8), Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      40(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      14(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      40(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      15(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      40(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      16(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      40(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      17(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   96(R8), Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      42(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      18(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      42(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      19(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      42(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      20(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      42(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      21(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      44(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      22(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      44(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      23(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      44(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      24(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      44(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      25(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      46(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      26(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      46(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      27(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      46(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      28(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      46(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      29(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      48(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      30(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      48(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      31(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      48(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      32(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      48(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      33(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPMOVZXWD    34(BX)(SI*1), Y4
+	VPSRLD       $0x0c, Y4, Y4
+	VPAND        k_dword_7<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y8, Y8
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y9, Y9, Y9
+	MOVWLZX      34(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      2(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      34(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      3(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVWLZX      34(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      4(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVWLZX      34(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      5(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   (R8), Y9, Y9
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVWLZX      36(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      6(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      36(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      7(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVWLZX      36(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      8(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVWLZX      36(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      9(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   32(R8), Y9, Y9
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVWLZX      38(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      10(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      38(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      11(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVWLZX      38(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      12(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVWLZX      38(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      13(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   64(R8), Y9, Y9
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVWLZX      40(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      14(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      40(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      15(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVWLZX      40(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      16(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVWLZX      40(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      17(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   96(R8), Y9, Y9
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      42(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      18(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      42(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      19(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      42(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      20(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      42(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      21(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      44(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      22(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      44(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      23(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      44(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      24(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      44(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      25(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      46(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      26(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      46(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      27(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      46(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      28(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      46(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      29(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      48(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      30(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      48(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      31(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      48(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      32(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      48(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      33(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X4
+	VPADDD       X4, X6, X4
+	VXORPS       X5, X5, X5
+	VPINSRW      $0x00, (BX), X5, X5
+	VPINSRW      $0x01, (BX)(AX*1), X5, X5
+	VPINSRW      $0x02, (BX)(AX*2), X5, X5
+	VPINSRW      $0x03, (BX)(SI*1), X5, X5
+	VCVTPH2PS    X5, X5
+	VMULPS       k_parts_8<>+0(SB), X5, X5
+	VBROADCASTSS (R9), X6
+	VCVTDQ2PS    X4, X4
+	VMULPS       X6, X5, X5
+	VMULPS       X4, X5, X5
+	VADDPS       X5, X0, X5
+	VMOVAPS      X1, X0
+	VMOVAPS      X2, X1
+	VMOVAPS      X3, X2
+	VMOVAPS      X5, X3
+	ADDQ         $0x32, BX
+	ADDQ         $0x32, DI
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x30, R10
+	DECQ         R13
+	JNZ          block
+	MOVQ         nb+56(FP), R13
+	TESTQ        $0x00000001, R13
+	JZ           even
+	VADDPS       X0, X3, X3
+	VADDPS       X2, X1, X1
+	VADDPS       X1, X3, X0
+	JMP          store
+
+even:
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
+
+store:
+	VMOVUPS X0, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_dword_7<>+0(SB)/8, $0x0000000700000007
+DATA k_dword_7<>+8(SB)/8, $0x0000000700000007
+DATA k_dword_7<>+16(SB)/8, $0x0000000700000007
+DATA k_dword_7<>+24(SB)/8, $0x0000000700000007
+GLOBL k_dword_7<>(SB), RODATA|NOPTR, $32
+
+DATA k_word_9_32<>+0(SB)/8, $0x0009000900090009
+DATA k_word_9_32<>+8(SB)/8, $0x0009000900090009
+DATA k_word_9_32<>+16(SB)/8, $0x0009000900090009
+DATA k_word_9_32<>+24(SB)/8, $0x0009000900090009
+GLOBL k_word_9_32<>(SB), RODATA|NOPTR, $32
+
+// func iq1mRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, BMI2, F16C, MMX+
+TEXT ·iq1mRowsAVX2(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ ·bytesiq1+0(SB), R11
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R13
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+
+block:
+	PREFETCHT0   (DI)
+	PREFETCHT0   (DI)(AX*1)
+	PREFETCHT0   (DI)(AX*2)
+	PREFETCHT0   (DI)(SI*1)
+	VPBROADCASTQ 48(BX), Y4
+	VPSHUFB      k_iq1m_words_32<>+0(SB), Y4, Y4
+	VPMULLW      k_iq1m_up_32<>+0(SB), Y4, Y4
+	VPSRLW       $0x09, Y4, Y4
+	VPAND        k_word_7_32<>+0(SB), Y4, Y4
+	VXORPS       Y6, Y6, Y6
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	MOVBLZX      32(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      (BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      32(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      1(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVBLZX      33(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      2(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      33(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      3(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   (R8), Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVBLZX      34(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      4(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      34(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      5(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVBLZX      35(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      6(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      35(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      7(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   32(R8), Y7, Y7
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVBLZX      36(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      8(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      36(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      9(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVBLZX      37(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      10(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      37(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      11(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   64(R8), Y7, Y7
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVBLZX      38(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      12(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      38(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      13(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVBLZX      39(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      14(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      39(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      15(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   96(R8), Y7, Y7
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      40(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      16(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      40(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      17(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      41(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      18(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      41(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      19(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      42(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      20(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      42(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      21(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      43(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      22(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      43(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      23(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      44(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      24(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      44(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      25(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      45(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      26(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      45(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      27(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      46(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      28(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      46(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      29(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      47(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      30(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      47(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      31(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPBROADCASTQ 48(BX)(AX*1), Y4
+	VPSHUFB      k_iq1m_words_32<>+0(SB), Y4, Y4
+	VPMULLW      k_iq1m_up_32<>+0(SB), Y4, Y4
+	VPSRLW       $0x09, Y4, Y4
+	VPAND        k_word_7_32<>+0(SB), Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y7, Y7
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      32(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      (BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      32(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      1(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      33(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      2(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      33(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      3(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   (R8), Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      34(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      4(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      34(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      5(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      35(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      6(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      35(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      7(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   32(R8), Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      36(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      8(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      36(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      9(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      37(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      10(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      37(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      11(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   64(R8), Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      38(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      12(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      38(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      13(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      39(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      14(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      39(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      15(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   96(R8), Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      40(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      16(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      40(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      17(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      41(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      18(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      41(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      19(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      42(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      20(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      42(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      21(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      43(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      22(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      43(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      23(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      44(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      24(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      44(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      25(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      45(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      26(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      45(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      27(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      46(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      28(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      46(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      29(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      47(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      30(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      47(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      31(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTQ 48(BX)(AX*2), Y4
+	VPSHUFB      k_iq1m_words_32<>+0(SB), Y4, Y4
+	VPMULLW      k_iq1m_up_32<>+0(SB), Y4, Y4
+	VPSRLW       $0x09, Y4, Y4
+	VPAND        k_word_7_32<>+0(SB), Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y7, Y7
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      32(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      (BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      32(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      1(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      33(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      2(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      33(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      3(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   (R8), Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      34(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      4(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      34(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      5(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      35(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      6(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      35(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      7(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   32(R8), Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      36(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      8(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      36(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      9(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      37(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      10(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      37(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      11(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   64(R8), Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      38(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      12(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      38(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      13(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      39(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      14(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      39(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      15(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   96(R8), Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      40(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      16(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      40(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      17(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      41(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      18(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      41(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      19(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      42(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      20(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      42(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      21(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      43(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      22(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      43(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      23(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      44(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      24(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      44(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      25(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      45(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      26(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      45(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      27(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      46(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      28(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      46(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      29(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      47(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      30(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      47(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      31(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPBROADCASTQ 48(BX)(SI*1), Y4
+	VPSHUFB      k_iq1m_words_32<>+0(SB), Y4, Y4
+	VPMULLW      k_iq1m_up_32<>+0(SB), Y4, Y4
+	VPSRLW       $0x09, Y4, Y4
+	VPAND        k_word_7_32<>+0(SB), Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y8, Y8
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y9, Y9, Y9
+	MOVBLZX      32(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      (BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      32(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      1(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVBLZX      33(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      2(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVBLZX      33(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      3(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   (R8), Y9, Y9
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVBLZX      34(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      4(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      34(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      5(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVBLZX      35(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      6(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVBLZX      35(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      7(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   32(R8), Y9, Y9
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVBLZX      36(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      8(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      36(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      9(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVBLZX      37(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      10(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVBLZX      37(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      11(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   64(R8), Y9, Y9
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVBLZX      38(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      12(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      38(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      13(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVBLZX      39(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      14(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVBLZX      39(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      15(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   96(R8), Y9, Y9
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      40(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      16(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      40(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      17(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      41(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      18(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      41(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      19(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      42(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      20(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      42(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      21(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      43(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      22(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      43(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      23(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      44(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      24(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      44(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      25(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      45(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      26(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      45(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      27(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      46(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      28(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      46(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      29(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      47(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      30(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      47(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      31(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X4
+	VPADDD       X4, X6, X4
+	VXORPS       X5, X5, X5
+	MOVQ         $0xf000f000f000f000, R14
+	MOVQ         48(BX), R12
+	PEXTQ        R14, R12, R12
+	VPINSRW      $0x00, R12, X5, X5
+	MOVQ         48(BX)(AX*1), R12
+	PEXTQ        R14, R12, R12
+	VPINSRW      $0x01, R12, X5, X5
+	MOVQ         48(BX)(AX*2), R12
+	PEXTQ        R14, R12, R12
+	VPINSRW      $0x02, R12, X5, X5
+	MOVQ         48(BX)(SI*1), R12
+	PEXTQ        R14, R12, R12
+	VPINSRW      $0x03, R12, X5, X5
+	VCVTPH2PS    X5, X5
+	VMULPS       k_parts_8<>+0(SB), X5, X5
+	VBROADCASTSS (R9), X6
+	VCVTDQ2PS    X4, X4
+	VMULPS       X6, X5, X5
+	VMULPS       X4, X5, X5
+	VADDPS       X5, X0, X5
+	VMOVAPS      X1, X0
+	VMOVAPS      X2, X1
+	VMOVAPS      X3, X2
+	VMOVAPS      X5, X3
+	ADDQ         $0x38, BX
+	ADDQ         $0x38, DI
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x30, R10
+	DECQ         R13
+	JNZ          block
+	MOVQ         nb+56(FP), R13
+	TESTQ        $0x00000001, R13
+	JZ           even
+	VADDPS       X0, X3, X3
+	VADDPS       X2, X1, X1
+	VADDPS       X1, X3, X0
+	JMP          store
+
+even:
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
+
+store:
+	VMOVUPS X0, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_iq1m_words_32<>+0(SB)/8, $0x0100010001000100
+DATA k_iq1m_words_32<>+8(SB)/8, $0x0302030203020302
+DATA k_iq1m_words_32<>+16(SB)/8, $0x0504050405040504
+DATA k_iq1m_words_32<>+24(SB)/8, $0x0706070607060706
+GLOBL k_iq1m_words_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_iq1m_up_32<>+0(SB)/8, $0x0001000800400200
+DATA k_iq1m_up_32<>+8(SB)/8, $0x0001000800400200
+DATA k_iq1m_up_32<>+16(SB)/8, $0x0001000800400200
+DATA k_iq1m_up_32<>+24(SB)/8, $0x0001000800400200
+GLOBL k_iq1m_up_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_word_7_32<>+0(SB)/8, $0x0007000700070007
+DATA k_word_7_32<>+8(SB)/8, $0x0007000700070007
+DATA k_word_7_32<>+16(SB)/8, $0x0007000700070007
+DATA k_word_7_32<>+24(SB)/8, $0x0007000700070007
+GLOBL k_word_7_32<>(SB), RODATA|NOPTR, $32
+
 // func readLoopAVX2(p *byte, steps int) uint64
 // Requires: AVX, AVX2
 TEXT ·readLoopAVX2(SB), NOSPLIT, $0-24
