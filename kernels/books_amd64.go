@@ -15,6 +15,9 @@ var (
 	bytesiq2xxs, bytesiq2xs, bytesiq2s, bytesiq3xxs, bytesiq3s *byte
 )
 
+// bytesiq1 is the book of IQ1_S and IQ1_M: 9 more than eighths of weights, with the plus, then with the minus.
+var bytesiq1 *byte
+
 // Signs of eight weights by their bits, as 1 and -1: sign7 completes seven bits to an even number.
 var sign7, sign8 *byte
 
@@ -25,6 +28,15 @@ func bindBooks() {
 	bookiq2s, bytesiq2s = codeBook(rows8(quant.Grid1024()[:]), levels2)
 	bookiq3xxs, bytesiq3xxs = codeBook(rows4(quant.Grid3x256()[:]), levels3)
 	bookiq3s, bytesiq3s = codeBook(rows4(quant.Grid3x512()[:]), odds)
+	var ones []byte
+	for _, delta := range []int8{1, -1} {
+		for _, row := range quant.Grid1x2048() {
+			for _, v := range row {
+				ones = append(ones, byte(8*v+delta+9))
+			}
+		}
+	}
+	bytesiq1 = aligned(ones)
 	var s7, s8 []byte
 	for k := range 256 {
 		var row [8]byte

@@ -14,7 +14,7 @@ type Level uint8
 // numbered within an architecture: arm64 has LevelNEON and amd64 the others.
 const (
 	LevelGeneric Level = iota // portable Go
-	LevelAVX2                 // AVX2, FMA, F16C
+	LevelAVX2                 // AVX2, BMI2, FMA, F16C
 	LevelAVX512               // AVX-512 F, BW, VL, DQ, VNNI and VBMI, GFNI: Ice Lake, Zen 4 and later
 
 	LevelNEON Level = 1 // NEON with SDOT

@@ -34,6 +34,21 @@ func iq4nlRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //go:noescape
 func mxfp4RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
+// nvfp4RowsAVX2 multiplies nvfp4 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func nvfp4RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q20RowsAVX2 multiplies q20 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func q20RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q10RowsAVX2 multiplies q10 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func q10RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // iq2xxsRowsAVX2 multiplies iq2xxs weights; see matrixKernel.
 //
 //go:noescape
@@ -83,6 +98,21 @@ func q2kRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32,
 //
 //go:noescape
 func tq20RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// tq10RowsAVX2 multiplies tq10 weights; see matrixKernel.
+//
+//go:noescape
+func tq10RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq1sRowsAVX2 multiplies iq1s weights; see matrixKernel.
+//
+//go:noescape
+func iq1sRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq1mRowsAVX2 multiplies iq1m weights; see matrixKernel.
+//
+//go:noescape
+func iq1mRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // readLoopAVX2 adds up steps times 8 vectors of 64-bit words.
 //

@@ -27,18 +27,18 @@ still:
 	MOVQ SI, 352(SP)
 
 next:
-	MOVQ  CX, R8
-	MOVQ  CX, R10
-	ADDQ  352(SP), R10
-	MOVQ  q+32(FP), BX
-	MOVQ  d+40(FP), SI
-	MOVQ  sums+48(FP), DI
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	MOVQ  nb+56(FP), R11
-	SHRQ  $0x03, R11
+	MOVQ   CX, R8
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
+	MOVQ   q+32(FP), BX
+	MOVQ   d+40(FP), SI
+	MOVQ   sums+48(FP), DI
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	MOVQ   nb+56(FP), R11
+	SHRQ   $0x03, R11
 
 eight:
 	PREFETCHT0     (R10)
@@ -322,7 +322,8 @@ eight:
 	VPSRAD         $0x1f, Y5, Y5
 	VMOVDQU        Y5, 320(SP)
 	SUBQ           $0x08, R11
-	IMUL3Q         $0x12, R11, R12
+	IMUL3Q         $0x00000090, R11, R12
+	SARQ           $0x03, R12
 	ADDQ           R12, R8
 	ADDQ           R12, R10
 	MOVQ           R11, R12
@@ -695,18 +696,18 @@ still:
 	MOVQ SI, 352(SP)
 
 next:
-	MOVQ  CX, R8
-	MOVQ  CX, R10
-	ADDQ  352(SP), R10
-	MOVQ  q+32(FP), BX
-	MOVQ  d+40(FP), SI
-	MOVQ  sums+48(FP), DI
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	MOVQ  nb+56(FP), R11
-	SHRQ  $0x03, R11
+	MOVQ   CX, R8
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
+	MOVQ   q+32(FP), BX
+	MOVQ   d+40(FP), SI
+	MOVQ   sums+48(FP), DI
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	MOVQ   nb+56(FP), R11
+	SHRQ   $0x03, R11
 
 eight:
 	PREFETCHT0     (R10)
@@ -1038,7 +1039,8 @@ eight:
 	VPSRAD         $0x1f, Y5, Y5
 	VMOVDQU        Y5, 320(SP)
 	SUBQ           $0x08, R11
-	IMUL3Q         $0x14, R11, R12
+	IMUL3Q         $0x000000a0, R11, R12
+	SARQ           $0x03, R12
 	ADDQ           R12, R8
 	ADDQ           R12, R10
 	MOVQ           R11, R12
@@ -1441,18 +1443,18 @@ still:
 	MOVQ SI, 352(SP)
 
 next:
-	MOVQ  CX, R8
-	MOVQ  CX, R10
-	ADDQ  352(SP), R10
-	MOVQ  q+32(FP), BX
-	MOVQ  d+40(FP), SI
-	MOVQ  sums+48(FP), DI
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	MOVQ  nb+56(FP), R11
-	SHRQ  $0x03, R11
+	MOVQ   CX, R8
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
+	MOVQ   q+32(FP), BX
+	MOVQ   d+40(FP), SI
+	MOVQ   sums+48(FP), DI
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	MOVQ   nb+56(FP), R11
+	SHRQ   $0x03, R11
 
 eight:
 	PREFETCHT0     (R10)
@@ -1976,7 +1978,8 @@ eight:
 	VPSRAD         $0x1f, Y5, Y5
 	VMOVDQU        Y5, 320(SP)
 	SUBQ           $0x08, R11
-	IMUL3Q         $0x16, R11, R12
+	IMUL3Q         $0x000000b0, R11, R12
+	SARQ           $0x03, R12
 	ADDQ           R12, R8
 	ADDQ           R12, R10
 	MOVQ           R11, R12
@@ -2589,18 +2592,18 @@ still:
 	MOVQ SI, 352(SP)
 
 next:
-	MOVQ  CX, R8
-	MOVQ  CX, R10
-	ADDQ  352(SP), R10
-	MOVQ  q+32(FP), BX
-	MOVQ  d+40(FP), SI
-	MOVQ  sums+48(FP), DI
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	MOVQ  nb+56(FP), R11
-	SHRQ  $0x03, R11
+	MOVQ   CX, R8
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
+	MOVQ   q+32(FP), BX
+	MOVQ   d+40(FP), SI
+	MOVQ   sums+48(FP), DI
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	MOVQ   nb+56(FP), R11
+	SHRQ   $0x03, R11
 
 eight:
 	PREFETCHT0     (R10)
@@ -3172,7 +3175,8 @@ eight:
 	VPSRAD         $0x1f, Y5, Y5
 	VMOVDQU        Y5, 320(SP)
 	SUBQ           $0x08, R11
-	IMUL3Q         $0x18, R11, R12
+	IMUL3Q         $0x000000c0, R11, R12
+	SARQ           $0x03, R12
 	ADDQ           R12, R8
 	ADDQ           R12, R10
 	MOVQ           R11, R12
@@ -3815,18 +3819,18 @@ still:
 	MOVQ SI, 352(SP)
 
 next:
-	MOVQ  CX, R8
-	MOVQ  CX, R10
-	ADDQ  352(SP), R10
-	MOVQ  q+32(FP), BX
-	MOVQ  d+40(FP), SI
-	MOVQ  sums+48(FP), DI
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	MOVQ  nb+56(FP), R11
-	SHRQ  $0x03, R11
+	MOVQ   CX, R8
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
+	MOVQ   q+32(FP), BX
+	MOVQ   d+40(FP), SI
+	MOVQ   sums+48(FP), DI
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	MOVQ   nb+56(FP), R11
+	SHRQ   $0x03, R11
 
 eight:
 	PREFETCHT0     (R10)
@@ -4279,7 +4283,8 @@ eight:
 	VPSRAD         $0x1f, Y5, Y5
 	VMOVDQU        Y5, 320(SP)
 	SUBQ           $0x08, R11
-	IMUL3Q         $0x12, R11, R12
+	IMUL3Q         $0x00000090, R11, R12
+	SARQ           $0x03, R12
 	ADDQ           R12, R8
 	ADDQ           R12, R10
 	MOVQ           R11, R12
@@ -4797,18 +4802,18 @@ still:
 	MOVQ SI, 352(SP)
 
 next:
-	MOVQ  CX, R8
-	MOVQ  CX, R10
-	ADDQ  352(SP), R10
-	MOVQ  q+32(FP), BX
-	MOVQ  d+40(FP), SI
-	MOVQ  sums+48(FP), DI
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	MOVQ  nb+56(FP), R11
-	SHRQ  $0x03, R11
+	MOVQ   CX, R8
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
+	MOVQ   q+32(FP), BX
+	MOVQ   d+40(FP), SI
+	MOVQ   sums+48(FP), DI
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	MOVQ   nb+56(FP), R11
+	SHRQ   $0x03, R11
 
 eight:
 	PREFETCHT0     (R10)
@@ -5184,7 +5189,8 @@ eight:
 	VPSRAD         $0x1f, Y5, Y5
 	VMOVDQU        Y5, 320(SP)
 	SUBQ           $0x08, R11
-	IMUL3Q         $0x11, R11, R12
+	IMUL3Q         $0x00000088, R11, R12
+	SARQ           $0x03, R12
 	ADDQ           R12, R8
 	ADDQ           R12, R10
 	MOVQ           R11, R12
@@ -5626,6 +5632,2734 @@ DATA k_e8m0_sub<>+16(SB)/8, $0x0020000000200000
 DATA k_e8m0_sub<>+24(SB)/8, $0x0020000000200000
 GLOBL k_e8m0_sub<>(SB), RODATA|NOPTR, $32
 
+// func nvfp4RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·nvfp4RowsAVX2(SB), $360-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), R9
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, SI
+	JZ   still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
+
+next:
+	MOVQ   CX, R8
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
+	MOVQ   q+32(FP), BX
+	MOVQ   d+40(FP), SI
+	MOVQ   sums+48(FP), DI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   nb+56(FP), R11
+	SHRQ   $0x03, R11
+
+eight:
+	PREFETCHT0     (R10)
+	PREFETCHT0     64(R10)
+	PREFETCHT0     128(R10)
+	PREFETCHT0     (R10)(AX*1)
+	PREFETCHT0     64(R10)(AX*1)
+	PREFETCHT0     128(R10)(AX*1)
+	PREFETCHT0     (R10)(AX*2)
+	PREFETCHT0     64(R10)(AX*2)
+	PREFETCHT0     128(R10)(AX*2)
+	PREFETCHT0     (R10)(R9*1)
+	PREFETCHT0     64(R10)(R9*1)
+	PREFETCHT0     128(R10)(R9*1)
+	VBROADCASTI128 4(R8), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y4, Y4
+	VPAND          k_bytes_0f_32<>+0(SB), Y4, Y4
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VMOVDQU        (BX), Y5
+	VPSIGNB        Y4, Y5, Y5
+	VPABSB         Y4, Y4
+	VPMADDUBSW     Y5, Y4, Y4
+	VPMADDWD       k_word_ones<>+0(SB), Y4, Y4
+	VBROADCASTI128 20(R8), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        32(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 40(R8), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        64(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 56(R8), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        96(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 76(R8), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        128(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 92(R8), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        160(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VBROADCASTI128 112(R8), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        192(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VBROADCASTI128 128(R8), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y7, Y7
+	VPAND          k_bytes_0f_32<>+0(SB), Y7, Y7
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y8
+	VPSHUFB        Y7, Y8, Y7
+	VMOVDQU        224(BX), Y8
+	VPSIGNB        Y7, Y8, Y8
+	VPABSB         Y7, Y7
+	VPMADDUBSW     Y8, Y7, Y7
+	VPMADDWD       k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD        Y7, Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VMOVD          (R8), X6
+	VPINSRD        $0x01, 36(R8), X6, X6
+	VPINSRD        $0x02, 72(R8), X6, X6
+	VPINSRD        $0x03, 108(R8), X6, X6
+	VPAND          k_word_ff_16<>+0(SB), X6, X7
+	VPCMPEQW       k_word_7f_16<>+0(SB), X7, X8
+	VPAND          k_word_7f_16<>+0(SB), X7, X7
+	VPANDN         X7, X8, X7
+	VPSLLW         $0x07, X7, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         k_float_128<>+0(SB), Y7, Y7
+	VPSRLW         $0x08, X6, X6
+	VPCMPEQW       k_word_7f_16<>+0(SB), X6, X8
+	VPAND          k_word_7f_16<>+0(SB), X6, X6
+	VPANDN         X6, X8, X6
+	VPSLLW         $0x07, X6, X6
+	VCVTPH2PS      X6, Y6
+	VMULPS         k_float_128<>+0(SB), Y6, Y6
+	VPERM2I128     $0x20, Y5, Y4, Y8
+	VPERM2I128     $0x31, Y5, Y4, Y4
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         (SI), Y7, Y5
+	VMULPS         Y8, Y5, Y5
+	VADDPS         Y5, Y0, Y0
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y6, Y5
+	VMULPS         Y4, Y5, Y5
+	VADDPS         Y5, Y0, Y0
+	VBROADCASTI128 4(R8)(AX*1), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y4, Y4
+	VPAND          k_bytes_0f_32<>+0(SB), Y4, Y4
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VMOVDQU        (BX), Y5
+	VPSIGNB        Y4, Y5, Y5
+	VPABSB         Y4, Y4
+	VPMADDUBSW     Y5, Y4, Y4
+	VPMADDWD       k_word_ones<>+0(SB), Y4, Y4
+	VBROADCASTI128 20(R8)(AX*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        32(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 40(R8)(AX*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        64(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 56(R8)(AX*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        96(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 76(R8)(AX*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        128(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 92(R8)(AX*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        160(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VBROADCASTI128 112(R8)(AX*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        192(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VBROADCASTI128 128(R8)(AX*1), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y7, Y7
+	VPAND          k_bytes_0f_32<>+0(SB), Y7, Y7
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y8
+	VPSHUFB        Y7, Y8, Y7
+	VMOVDQU        224(BX), Y8
+	VPSIGNB        Y7, Y8, Y8
+	VPABSB         Y7, Y7
+	VPMADDUBSW     Y8, Y7, Y7
+	VPMADDWD       k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD        Y7, Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VMOVD          (R8)(AX*1), X6
+	VPINSRD        $0x01, 36(R8)(AX*1), X6, X6
+	VPINSRD        $0x02, 72(R8)(AX*1), X6, X6
+	VPINSRD        $0x03, 108(R8)(AX*1), X6, X6
+	VPAND          k_word_ff_16<>+0(SB), X6, X7
+	VPCMPEQW       k_word_7f_16<>+0(SB), X7, X8
+	VPAND          k_word_7f_16<>+0(SB), X7, X7
+	VPANDN         X7, X8, X7
+	VPSLLW         $0x07, X7, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         k_float_128<>+0(SB), Y7, Y7
+	VPSRLW         $0x08, X6, X6
+	VPCMPEQW       k_word_7f_16<>+0(SB), X6, X8
+	VPAND          k_word_7f_16<>+0(SB), X6, X6
+	VPANDN         X6, X8, X6
+	VPSLLW         $0x07, X6, X6
+	VCVTPH2PS      X6, Y6
+	VMULPS         k_float_128<>+0(SB), Y6, Y6
+	VPERM2I128     $0x20, Y5, Y4, Y8
+	VPERM2I128     $0x31, Y5, Y4, Y4
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         (SI), Y7, Y5
+	VMULPS         Y8, Y5, Y5
+	VADDPS         Y5, Y1, Y1
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y6, Y5
+	VMULPS         Y4, Y5, Y5
+	VADDPS         Y5, Y1, Y1
+	VBROADCASTI128 4(R8)(AX*2), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y4, Y4
+	VPAND          k_bytes_0f_32<>+0(SB), Y4, Y4
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VMOVDQU        (BX), Y5
+	VPSIGNB        Y4, Y5, Y5
+	VPABSB         Y4, Y4
+	VPMADDUBSW     Y5, Y4, Y4
+	VPMADDWD       k_word_ones<>+0(SB), Y4, Y4
+	VBROADCASTI128 20(R8)(AX*2), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        32(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 40(R8)(AX*2), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        64(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 56(R8)(AX*2), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        96(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 76(R8)(AX*2), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        128(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 92(R8)(AX*2), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        160(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VBROADCASTI128 112(R8)(AX*2), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        192(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VBROADCASTI128 128(R8)(AX*2), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y7, Y7
+	VPAND          k_bytes_0f_32<>+0(SB), Y7, Y7
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y8
+	VPSHUFB        Y7, Y8, Y7
+	VMOVDQU        224(BX), Y8
+	VPSIGNB        Y7, Y8, Y8
+	VPABSB         Y7, Y7
+	VPMADDUBSW     Y8, Y7, Y7
+	VPMADDWD       k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD        Y7, Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VMOVD          (R8)(AX*2), X6
+	VPINSRD        $0x01, 36(R8)(AX*2), X6, X6
+	VPINSRD        $0x02, 72(R8)(AX*2), X6, X6
+	VPINSRD        $0x03, 108(R8)(AX*2), X6, X6
+	VPAND          k_word_ff_16<>+0(SB), X6, X7
+	VPCMPEQW       k_word_7f_16<>+0(SB), X7, X8
+	VPAND          k_word_7f_16<>+0(SB), X7, X7
+	VPANDN         X7, X8, X7
+	VPSLLW         $0x07, X7, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         k_float_128<>+0(SB), Y7, Y7
+	VPSRLW         $0x08, X6, X6
+	VPCMPEQW       k_word_7f_16<>+0(SB), X6, X8
+	VPAND          k_word_7f_16<>+0(SB), X6, X6
+	VPANDN         X6, X8, X6
+	VPSLLW         $0x07, X6, X6
+	VCVTPH2PS      X6, Y6
+	VMULPS         k_float_128<>+0(SB), Y6, Y6
+	VPERM2I128     $0x20, Y5, Y4, Y8
+	VPERM2I128     $0x31, Y5, Y4, Y4
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         (SI), Y7, Y5
+	VMULPS         Y8, Y5, Y5
+	VADDPS         Y5, Y2, Y2
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y6, Y5
+	VMULPS         Y4, Y5, Y5
+	VADDPS         Y5, Y2, Y2
+	VBROADCASTI128 4(R8)(R9*1), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y4, Y4
+	VPAND          k_bytes_0f_32<>+0(SB), Y4, Y4
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VMOVDQU        (BX), Y5
+	VPSIGNB        Y4, Y5, Y5
+	VPABSB         Y4, Y4
+	VPMADDUBSW     Y5, Y4, Y4
+	VPMADDWD       k_word_ones<>+0(SB), Y4, Y4
+	VBROADCASTI128 20(R8)(R9*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        32(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 40(R8)(R9*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        64(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 56(R8)(R9*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        96(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 76(R8)(R9*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        128(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 92(R8)(R9*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        160(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VBROADCASTI128 112(R8)(R9*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        192(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VBROADCASTI128 128(R8)(R9*1), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y7, Y7
+	VPAND          k_bytes_0f_32<>+0(SB), Y7, Y7
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y8
+	VPSHUFB        Y7, Y8, Y7
+	VMOVDQU        224(BX), Y8
+	VPSIGNB        Y7, Y8, Y8
+	VPABSB         Y7, Y7
+	VPMADDUBSW     Y8, Y7, Y7
+	VPMADDWD       k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD        Y7, Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VMOVD          (R8)(R9*1), X6
+	VPINSRD        $0x01, 36(R8)(R9*1), X6, X6
+	VPINSRD        $0x02, 72(R8)(R9*1), X6, X6
+	VPINSRD        $0x03, 108(R8)(R9*1), X6, X6
+	VPAND          k_word_ff_16<>+0(SB), X6, X7
+	VPCMPEQW       k_word_7f_16<>+0(SB), X7, X8
+	VPAND          k_word_7f_16<>+0(SB), X7, X7
+	VPANDN         X7, X8, X7
+	VPSLLW         $0x07, X7, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         k_float_128<>+0(SB), Y7, Y7
+	VPSRLW         $0x08, X6, X6
+	VPCMPEQW       k_word_7f_16<>+0(SB), X6, X8
+	VPAND          k_word_7f_16<>+0(SB), X6, X6
+	VPANDN         X6, X8, X6
+	VPSLLW         $0x07, X6, X6
+	VCVTPH2PS      X6, Y6
+	VMULPS         k_float_128<>+0(SB), Y6, Y6
+	VPERM2I128     $0x20, Y5, Y4, Y8
+	VPERM2I128     $0x31, Y5, Y4, Y4
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         (SI), Y7, Y5
+	VMULPS         Y8, Y5, Y5
+	VADDPS         Y5, Y3, Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y6, Y5
+	VMULPS         Y4, Y5, Y5
+	VADDPS         Y5, Y3, Y3
+	ADDQ           $0x00000090, R8
+	ADDQ           $0x00000090, R10
+	ADDQ           $0x00000100, BX
+	ADDQ           $0x20, SI
+	ADDQ           $0x10, DI
+	DECQ           R11
+	JNZ            eight
+	MOVQ           nb+56(FP), R11
+	ANDQ           $0x07, R11
+	JZ             join
+	VMOVD          R11, X5
+	VPBROADCASTD   X5, Y4
+	VMOVDQU        k_iota8<>+0(SB), Y5
+	VPSUBD         Y4, Y5, Y4
+	VMOVDQU        Y4, 288(SP)
+	VPSRAD         $0x1f, Y4, Y4
+	VMOVDQU        Y4, 320(SP)
+	SUBQ           $0x08, R11
+	IMUL3Q         $0x00000090, R11, R12
+	SARQ           $0x03, R12
+	ADDQ           R12, R8
+	ADDQ           R12, R10
+	MOVQ           R11, R12
+	SHLQ           $0x05, R12
+	ADDQ           R12, BX
+	LEAQ           (SI)(R11*4), SI
+	LEAQ           (DI)(R11*2), DI
+	PREFETCHT0     (R10)
+	PREFETCHT0     64(R10)
+	PREFETCHT0     128(R10)
+	PREFETCHT0     (R10)(AX*1)
+	PREFETCHT0     64(R10)(AX*1)
+	PREFETCHT0     128(R10)(AX*1)
+	PREFETCHT0     (R10)(AX*2)
+	PREFETCHT0     64(R10)(AX*2)
+	PREFETCHT0     128(R10)(AX*2)
+	PREFETCHT0     (R10)(R9*1)
+	PREFETCHT0     64(R10)(R9*1)
+	PREFETCHT0     128(R10)(R9*1)
+	VBROADCASTI128 4(R8), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y4, Y4
+	VPAND          k_bytes_0f_32<>+0(SB), Y4, Y4
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VMOVDQU        (BX), Y5
+	VPSIGNB        Y4, Y5, Y5
+	VPABSB         Y4, Y4
+	VPMADDUBSW     Y5, Y4, Y4
+	VPMADDWD       k_word_ones<>+0(SB), Y4, Y4
+	VBROADCASTI128 20(R8), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        32(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 40(R8), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        64(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 56(R8), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        96(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 76(R8), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        128(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 92(R8), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        160(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VBROADCASTI128 112(R8), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        192(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VBROADCASTI128 128(R8), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y7, Y7
+	VPAND          k_bytes_0f_32<>+0(SB), Y7, Y7
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y8
+	VPSHUFB        Y7, Y8, Y7
+	VMOVDQU        224(BX), Y8
+	VPSIGNB        Y7, Y8, Y8
+	VPABSB         Y7, Y7
+	VPMADDUBSW     Y8, Y7, Y7
+	VPMADDWD       k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD        Y7, Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VMOVD          (R8), X6
+	VPINSRD        $0x01, 36(R8), X6, X6
+	VPINSRD        $0x02, 72(R8), X6, X6
+	VPINSRD        $0x03, 108(R8), X6, X6
+	VPAND          k_word_ff_16<>+0(SB), X6, X7
+	VPCMPEQW       k_word_7f_16<>+0(SB), X7, X8
+	VPAND          k_word_7f_16<>+0(SB), X7, X7
+	VPANDN         X7, X8, X7
+	VPSLLW         $0x07, X7, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         k_float_128<>+0(SB), Y7, Y7
+	VPSRLW         $0x08, X6, X6
+	VPCMPEQW       k_word_7f_16<>+0(SB), X6, X8
+	VPAND          k_word_7f_16<>+0(SB), X6, X6
+	VPANDN         X6, X8, X6
+	VPSLLW         $0x07, X6, X6
+	VCVTPH2PS      X6, Y6
+	VMULPS         k_float_128<>+0(SB), Y6, Y6
+	VPERM2I128     $0x20, Y5, Y4, Y8
+	VPERM2I128     $0x31, Y5, Y4, Y4
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         (SI), Y7, Y5
+	VMULPS         Y8, Y5, Y5
+	VMOVDQU        288(SP), Y7
+	VPERMPS        Y5, Y7, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y0, Y0
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y6, Y5
+	VMULPS         Y4, Y5, Y5
+	VMOVDQU        288(SP), Y4
+	VPERMPS        Y5, Y4, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y0, Y0
+	VBROADCASTI128 4(R8)(AX*1), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y4, Y4
+	VPAND          k_bytes_0f_32<>+0(SB), Y4, Y4
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VMOVDQU        (BX), Y5
+	VPSIGNB        Y4, Y5, Y5
+	VPABSB         Y4, Y4
+	VPMADDUBSW     Y5, Y4, Y4
+	VPMADDWD       k_word_ones<>+0(SB), Y4, Y4
+	VBROADCASTI128 20(R8)(AX*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        32(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 40(R8)(AX*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        64(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 56(R8)(AX*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        96(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 76(R8)(AX*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        128(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 92(R8)(AX*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        160(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VBROADCASTI128 112(R8)(AX*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        192(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VBROADCASTI128 128(R8)(AX*1), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y7, Y7
+	VPAND          k_bytes_0f_32<>+0(SB), Y7, Y7
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y8
+	VPSHUFB        Y7, Y8, Y7
+	VMOVDQU        224(BX), Y8
+	VPSIGNB        Y7, Y8, Y8
+	VPABSB         Y7, Y7
+	VPMADDUBSW     Y8, Y7, Y7
+	VPMADDWD       k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD        Y7, Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VMOVD          (R8)(AX*1), X6
+	VPINSRD        $0x01, 36(R8)(AX*1), X6, X6
+	VPINSRD        $0x02, 72(R8)(AX*1), X6, X6
+	VPINSRD        $0x03, 108(R8)(AX*1), X6, X6
+	VPAND          k_word_ff_16<>+0(SB), X6, X7
+	VPCMPEQW       k_word_7f_16<>+0(SB), X7, X8
+	VPAND          k_word_7f_16<>+0(SB), X7, X7
+	VPANDN         X7, X8, X7
+	VPSLLW         $0x07, X7, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         k_float_128<>+0(SB), Y7, Y7
+	VPSRLW         $0x08, X6, X6
+	VPCMPEQW       k_word_7f_16<>+0(SB), X6, X8
+	VPAND          k_word_7f_16<>+0(SB), X6, X6
+	VPANDN         X6, X8, X6
+	VPSLLW         $0x07, X6, X6
+	VCVTPH2PS      X6, Y6
+	VMULPS         k_float_128<>+0(SB), Y6, Y6
+	VPERM2I128     $0x20, Y5, Y4, Y8
+	VPERM2I128     $0x31, Y5, Y4, Y4
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         (SI), Y7, Y5
+	VMULPS         Y8, Y5, Y5
+	VMOVDQU        288(SP), Y7
+	VPERMPS        Y5, Y7, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y1, Y1
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y6, Y5
+	VMULPS         Y4, Y5, Y5
+	VMOVDQU        288(SP), Y4
+	VPERMPS        Y5, Y4, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y1, Y1
+	VBROADCASTI128 4(R8)(AX*2), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y4, Y4
+	VPAND          k_bytes_0f_32<>+0(SB), Y4, Y4
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VMOVDQU        (BX), Y5
+	VPSIGNB        Y4, Y5, Y5
+	VPABSB         Y4, Y4
+	VPMADDUBSW     Y5, Y4, Y4
+	VPMADDWD       k_word_ones<>+0(SB), Y4, Y4
+	VBROADCASTI128 20(R8)(AX*2), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        32(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 40(R8)(AX*2), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        64(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 56(R8)(AX*2), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        96(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 76(R8)(AX*2), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        128(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 92(R8)(AX*2), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        160(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VBROADCASTI128 112(R8)(AX*2), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        192(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VBROADCASTI128 128(R8)(AX*2), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y7, Y7
+	VPAND          k_bytes_0f_32<>+0(SB), Y7, Y7
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y8
+	VPSHUFB        Y7, Y8, Y7
+	VMOVDQU        224(BX), Y8
+	VPSIGNB        Y7, Y8, Y8
+	VPABSB         Y7, Y7
+	VPMADDUBSW     Y8, Y7, Y7
+	VPMADDWD       k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD        Y7, Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VMOVD          (R8)(AX*2), X6
+	VPINSRD        $0x01, 36(R8)(AX*2), X6, X6
+	VPINSRD        $0x02, 72(R8)(AX*2), X6, X6
+	VPINSRD        $0x03, 108(R8)(AX*2), X6, X6
+	VPAND          k_word_ff_16<>+0(SB), X6, X7
+	VPCMPEQW       k_word_7f_16<>+0(SB), X7, X8
+	VPAND          k_word_7f_16<>+0(SB), X7, X7
+	VPANDN         X7, X8, X7
+	VPSLLW         $0x07, X7, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         k_float_128<>+0(SB), Y7, Y7
+	VPSRLW         $0x08, X6, X6
+	VPCMPEQW       k_word_7f_16<>+0(SB), X6, X8
+	VPAND          k_word_7f_16<>+0(SB), X6, X6
+	VPANDN         X6, X8, X6
+	VPSLLW         $0x07, X6, X6
+	VCVTPH2PS      X6, Y6
+	VMULPS         k_float_128<>+0(SB), Y6, Y6
+	VPERM2I128     $0x20, Y5, Y4, Y8
+	VPERM2I128     $0x31, Y5, Y4, Y4
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         (SI), Y7, Y5
+	VMULPS         Y8, Y5, Y5
+	VMOVDQU        288(SP), Y7
+	VPERMPS        Y5, Y7, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y2, Y2
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y6, Y5
+	VMULPS         Y4, Y5, Y5
+	VMOVDQU        288(SP), Y4
+	VPERMPS        Y5, Y4, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y2, Y2
+	VBROADCASTI128 4(R8)(R9*1), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y4, Y4
+	VPAND          k_bytes_0f_32<>+0(SB), Y4, Y4
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VMOVDQU        (BX), Y5
+	VPSIGNB        Y4, Y5, Y5
+	VPABSB         Y4, Y4
+	VPMADDUBSW     Y5, Y4, Y4
+	VPMADDWD       k_word_ones<>+0(SB), Y4, Y4
+	VBROADCASTI128 20(R8)(R9*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        32(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 40(R8)(R9*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        64(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 56(R8)(R9*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        96(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPHADDD        Y5, Y4, Y4
+	VBROADCASTI128 76(R8)(R9*1), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y5, Y5
+	VPAND          k_bytes_0f_32<>+0(SB), Y5, Y5
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VMOVDQU        128(BX), Y6
+	VPSIGNB        Y5, Y6, Y6
+	VPABSB         Y5, Y5
+	VPMADDUBSW     Y6, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 92(R8)(R9*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        160(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VBROADCASTI128 112(R8)(R9*1), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y6, Y6
+	VPAND          k_bytes_0f_32<>+0(SB), Y6, Y6
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y7
+	VPSHUFB        Y6, Y7, Y6
+	VMOVDQU        192(BX), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPABSB         Y6, Y6
+	VPMADDUBSW     Y7, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VBROADCASTI128 128(R8)(R9*1), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVQ        k_shift_odd_qwords<>+0(SB), Y7, Y7
+	VPAND          k_bytes_0f_32<>+0(SB), Y7, Y7
+	VMOVDQU        k_fp4_0_32<>+0(SB), Y8
+	VPSHUFB        Y7, Y8, Y7
+	VMOVDQU        224(BX), Y8
+	VPSIGNB        Y7, Y8, Y8
+	VPABSB         Y7, Y7
+	VPMADDUBSW     Y8, Y7, Y7
+	VPMADDWD       k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD        Y7, Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VMOVD          (R8)(R9*1), X6
+	VPINSRD        $0x01, 36(R8)(R9*1), X6, X6
+	VPINSRD        $0x02, 72(R8)(R9*1), X6, X6
+	VPINSRD        $0x03, 108(R8)(R9*1), X6, X6
+	VPAND          k_word_ff_16<>+0(SB), X6, X7
+	VPCMPEQW       k_word_7f_16<>+0(SB), X7, X8
+	VPAND          k_word_7f_16<>+0(SB), X7, X7
+	VPANDN         X7, X8, X7
+	VPSLLW         $0x07, X7, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         k_float_128<>+0(SB), Y7, Y7
+	VPSRLW         $0x08, X6, X6
+	VPCMPEQW       k_word_7f_16<>+0(SB), X6, X8
+	VPAND          k_word_7f_16<>+0(SB), X6, X6
+	VPANDN         X6, X8, X6
+	VPSLLW         $0x07, X6, X6
+	VCVTPH2PS      X6, Y6
+	VMULPS         k_float_128<>+0(SB), Y6, Y6
+	VPERM2I128     $0x20, Y5, Y4, Y8
+	VPERM2I128     $0x31, Y5, Y4, Y4
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         (SI), Y7, Y5
+	VMULPS         Y8, Y5, Y5
+	VMOVDQU        288(SP), Y7
+	VPERMPS        Y5, Y7, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y3, Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y6, Y5
+	VMULPS         Y4, Y5, Y5
+	VMOVDQU        288(SP), Y4
+	VPERMPS        Y5, Y4, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y3, Y3
+
+join:
+	VEXTRACTI128 $0x01, Y0, X4
+	VADDPS       X4, X0, X0
+	VSHUFPS      $0xee, X0, X0, X4
+	VADDPS       X4, X0, X0
+	VSHUFPS      $0x55, X0, X0, X4
+	VADDSS       X4, X0, X0
+	VMOVSS       X0, (DX)
+	VEXTRACTI128 $0x01, Y1, X0
+	VADDPS       X0, X1, X1
+	VSHUFPS      $0xee, X1, X1, X0
+	VADDPS       X0, X1, X1
+	VSHUFPS      $0x55, X1, X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, 4(DX)
+	VEXTRACTI128 $0x01, Y2, X0
+	VADDPS       X0, X2, X2
+	VSHUFPS      $0xee, X2, X2, X0
+	VADDPS       X0, X2, X2
+	VSHUFPS      $0x55, X2, X2, X0
+	VADDSS       X0, X2, X2
+	VMOVSS       X2, 8(DX)
+	VEXTRACTI128 $0x01, Y3, X0
+	VADDPS       X0, X3, X3
+	VSHUFPS      $0xee, X3, X3, X0
+	VADDPS       X0, X3, X3
+	VSHUFPS      $0x55, X3, X3, X0
+	VADDSS       X0, X3, X3
+	VMOVSS       X3, 12(DX)
+	ADDQ         $0x10, DX
+	LEAQ         (CX)(AX*4), CX
+	DECQ         count+64(FP)
+	JNZ          next
+	VZEROUPPER
+	RET
+
+DATA k_shift_odd_qwords<>+0(SB)/8, $0x0000000000000000
+DATA k_shift_odd_qwords<>+8(SB)/8, $0x0000000000000004
+DATA k_shift_odd_qwords<>+16(SB)/8, $0x0000000000000000
+DATA k_shift_odd_qwords<>+24(SB)/8, $0x0000000000000004
+GLOBL k_shift_odd_qwords<>(SB), RODATA|NOPTR, $32
+
+DATA k_fp4_0_32<>+0(SB)/8, $0x0c08060403020100
+DATA k_fp4_0_32<>+8(SB)/8, $0xf4f8fafcfdfeff00
+DATA k_fp4_0_32<>+16(SB)/8, $0x0c08060403020100
+DATA k_fp4_0_32<>+24(SB)/8, $0xf4f8fafcfdfeff00
+GLOBL k_fp4_0_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_word_ff_16<>+0(SB)/8, $0x00ff00ff00ff00ff
+DATA k_word_ff_16<>+8(SB)/8, $0x00ff00ff00ff00ff
+GLOBL k_word_ff_16<>(SB), RODATA|NOPTR, $16
+
+DATA k_word_7f_16<>+0(SB)/8, $0x007f007f007f007f
+DATA k_word_7f_16<>+8(SB)/8, $0x007f007f007f007f
+GLOBL k_word_7f_16<>(SB), RODATA|NOPTR, $16
+
+DATA k_float_128<>+0(SB)/8, $0x4300000043000000
+DATA k_float_128<>+8(SB)/8, $0x4300000043000000
+DATA k_float_128<>+16(SB)/8, $0x4300000043000000
+DATA k_float_128<>+24(SB)/8, $0x4300000043000000
+GLOBL k_float_128<>(SB), RODATA|NOPTR, $32
+
+// func q20RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·q20RowsAVX2(SB), $360-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), R9
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, SI
+	JZ   still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
+
+next:
+	MOVQ   CX, R8
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
+	MOVQ   q+32(FP), BX
+	MOVQ   d+40(FP), SI
+	MOVQ   sums+48(FP), DI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   nb+56(FP), R11
+	SHRQ   $0x03, R11
+
+eight:
+	PREFETCHT0     (R10)
+	PREFETCHT0     64(R10)
+	PREFETCHT0     (R10)(AX*1)
+	PREFETCHT0     64(R10)(AX*1)
+	PREFETCHT0     (R10)(AX*2)
+	PREFETCHT0     64(R10)(AX*2)
+	PREFETCHT0     (R10)(R9*1)
+	PREFETCHT0     64(R10)(R9*1)
+	VPMOVSXWD      (DI), Y4
+	VPMULLD        k_offset_1<>+0(SB), Y4, Y4
+	VMOVDQU        Y4, 256(SP)
+	VBROADCASTI128 (BX), Y4
+	VINSERTI128    $0x01, 64(BX), Y4, Y4
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y4, Y4
+	VBROADCASTI128 16(BX), Y6
+	VINSERTI128    $0x01, 80(BX), Y6, Y6
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y6, Y6
+	VBROADCASTI128 32(BX), Y8
+	VINSERTI128    $0x01, 96(BX), Y8, Y8
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y8, Y8
+	VBROADCASTI128 48(BX), Y9
+	VINSERTI128    $0x01, 112(BX), Y9, Y9
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y9, Y9
+	VPUNPCKLDQ     Y6, Y4, Y5
+	VPUNPCKHDQ     Y6, Y4, Y7
+	VPUNPCKLDQ     Y9, Y8, Y6
+	VPUNPCKHDQ     Y9, Y8, Y9
+	VPUNPCKLQDQ    Y6, Y5, Y4
+	VMOVDQU        Y4, (SP)
+	VPUNPCKHQDQ    Y6, Y5, Y6
+	VMOVDQU        Y6, 32(SP)
+	VPUNPCKLQDQ    Y9, Y7, Y8
+	VMOVDQU        Y8, 64(SP)
+	VPUNPCKHQDQ    Y9, Y7, Y9
+	VMOVDQU        Y9, 96(SP)
+	VBROADCASTI128 128(BX), Y4
+	VINSERTI128    $0x01, 192(BX), Y4, Y4
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y4, Y4
+	VBROADCASTI128 144(BX), Y6
+	VINSERTI128    $0x01, 208(BX), Y6, Y6
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y6, Y6
+	VBROADCASTI128 160(BX), Y8
+	VINSERTI128    $0x01, 224(BX), Y8, Y8
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y8, Y8
+	VBROADCASTI128 176(BX), Y9
+	VINSERTI128    $0x01, 240(BX), Y9, Y9
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y9, Y9
+	VPUNPCKLDQ     Y6, Y4, Y5
+	VPUNPCKHDQ     Y6, Y4, Y7
+	VPUNPCKLDQ     Y9, Y8, Y6
+	VPUNPCKHDQ     Y9, Y8, Y9
+	VPUNPCKLQDQ    Y6, Y5, Y4
+	VMOVDQU        Y4, 128(SP)
+	VPUNPCKHQDQ    Y6, Y5, Y6
+	VMOVDQU        Y6, 160(SP)
+	VPUNPCKLQDQ    Y9, Y7, Y8
+	VMOVDQU        Y8, 192(SP)
+	VPUNPCKHQDQ    Y9, Y7, Y9
+	VMOVDQU        Y9, 224(SP)
+	VBROADCASTI128 2(R8), Y4
+	VINSERTI128    $0x01, 20(R8), Y4, Y4
+	VPSRLW         $0x00, Y4, Y5
+	VPAND          k_bytes_03_32<>+0(SB), Y5, Y5
+	VPMADDUBSW     (SP), Y5, Y5
+	VPSRLW         $0x02, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     32(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x04, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     64(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(SP), Y4, Y4
+	VPADDW         Y4, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 38(R8), Y4
+	VINSERTI128    $0x01, 56(R8), Y4, Y4
+	VPSRLW         $0x00, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     128(SP), Y6, Y6
+	VPSRLW         $0x02, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     160(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x04, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     192(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(SP), Y4, Y4
+	VPADDW         Y4, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPERMQ         $0xd8, Y5, Y4
+	VPSUBD         256(SP), Y4, Y4
+	VXORPS         X5, X5, X5
+	VPINSRW        $0x00, (R8), X5, X5
+	VPINSRW        $0x01, 18(R8), X5, X5
+	VPINSRW        $0x02, 36(R8), X5, X5
+	VPINSRW        $0x03, 54(R8), X5, X5
+	VPUNPCKLWD     X5, X5, X5
+	VCVTPH2PS      X5, Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y5, Y5
+	VMULPS         Y4, Y5, Y5
+	VADDPS         Y5, Y0, Y0
+	VBROADCASTI128 2(R8)(AX*1), Y4
+	VINSERTI128    $0x01, 20(R8)(AX*1), Y4, Y4
+	VPSRLW         $0x00, Y4, Y5
+	VPAND          k_bytes_03_32<>+0(SB), Y5, Y5
+	VPMADDUBSW     (SP), Y5, Y5
+	VPSRLW         $0x02, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     32(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x04, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     64(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(SP), Y4, Y4
+	VPADDW         Y4, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 38(R8)(AX*1), Y4
+	VINSERTI128    $0x01, 56(R8)(AX*1), Y4, Y4
+	VPSRLW         $0x00, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     128(SP), Y6, Y6
+	VPSRLW         $0x02, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     160(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x04, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     192(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(SP), Y4, Y4
+	VPADDW         Y4, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPERMQ         $0xd8, Y5, Y4
+	VPSUBD         256(SP), Y4, Y4
+	VXORPS         X5, X5, X5
+	VPINSRW        $0x00, (R8)(AX*1), X5, X5
+	VPINSRW        $0x01, 18(R8)(AX*1), X5, X5
+	VPINSRW        $0x02, 36(R8)(AX*1), X5, X5
+	VPINSRW        $0x03, 54(R8)(AX*1), X5, X5
+	VPUNPCKLWD     X5, X5, X5
+	VCVTPH2PS      X5, Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y5, Y5
+	VMULPS         Y4, Y5, Y5
+	VADDPS         Y5, Y1, Y1
+	VBROADCASTI128 2(R8)(AX*2), Y4
+	VINSERTI128    $0x01, 20(R8)(AX*2), Y4, Y4
+	VPSRLW         $0x00, Y4, Y5
+	VPAND          k_bytes_03_32<>+0(SB), Y5, Y5
+	VPMADDUBSW     (SP), Y5, Y5
+	VPSRLW         $0x02, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     32(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x04, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     64(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(SP), Y4, Y4
+	VPADDW         Y4, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 38(R8)(AX*2), Y4
+	VINSERTI128    $0x01, 56(R8)(AX*2), Y4, Y4
+	VPSRLW         $0x00, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     128(SP), Y6, Y6
+	VPSRLW         $0x02, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     160(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x04, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     192(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(SP), Y4, Y4
+	VPADDW         Y4, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPERMQ         $0xd8, Y5, Y4
+	VPSUBD         256(SP), Y4, Y4
+	VXORPS         X5, X5, X5
+	VPINSRW        $0x00, (R8)(AX*2), X5, X5
+	VPINSRW        $0x01, 18(R8)(AX*2), X5, X5
+	VPINSRW        $0x02, 36(R8)(AX*2), X5, X5
+	VPINSRW        $0x03, 54(R8)(AX*2), X5, X5
+	VPUNPCKLWD     X5, X5, X5
+	VCVTPH2PS      X5, Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y5, Y5
+	VMULPS         Y4, Y5, Y5
+	VADDPS         Y5, Y2, Y2
+	VBROADCASTI128 2(R8)(R9*1), Y4
+	VINSERTI128    $0x01, 20(R8)(R9*1), Y4, Y4
+	VPSRLW         $0x00, Y4, Y5
+	VPAND          k_bytes_03_32<>+0(SB), Y5, Y5
+	VPMADDUBSW     (SP), Y5, Y5
+	VPSRLW         $0x02, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     32(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x04, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     64(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(SP), Y4, Y4
+	VPADDW         Y4, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 38(R8)(R9*1), Y4
+	VINSERTI128    $0x01, 56(R8)(R9*1), Y4, Y4
+	VPSRLW         $0x00, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     128(SP), Y6, Y6
+	VPSRLW         $0x02, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     160(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x04, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     192(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(SP), Y4, Y4
+	VPADDW         Y4, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPERMQ         $0xd8, Y5, Y4
+	VPSUBD         256(SP), Y4, Y4
+	VXORPS         X5, X5, X5
+	VPINSRW        $0x00, (R8)(R9*1), X5, X5
+	VPINSRW        $0x01, 18(R8)(R9*1), X5, X5
+	VPINSRW        $0x02, 36(R8)(R9*1), X5, X5
+	VPINSRW        $0x03, 54(R8)(R9*1), X5, X5
+	VPUNPCKLWD     X5, X5, X5
+	VCVTPH2PS      X5, Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y5, Y5
+	VMULPS         Y4, Y5, Y5
+	VADDPS         Y5, Y3, Y3
+	ADDQ           $0x00000048, R8
+	ADDQ           $0x00000048, R10
+	ADDQ           $0x00000100, BX
+	ADDQ           $0x20, SI
+	ADDQ           $0x10, DI
+	DECQ           R11
+	JNZ            eight
+	MOVQ           nb+56(FP), R11
+	ANDQ           $0x07, R11
+	JZ             join
+	VMOVD          R11, X5
+	VPBROADCASTD   X5, Y4
+	VMOVDQU        k_iota8<>+0(SB), Y5
+	VPSUBD         Y4, Y5, Y4
+	VMOVDQU        Y4, 288(SP)
+	VPSRAD         $0x1f, Y4, Y4
+	VMOVDQU        Y4, 320(SP)
+	SUBQ           $0x08, R11
+	IMUL3Q         $0x00000048, R11, R12
+	SARQ           $0x03, R12
+	ADDQ           R12, R8
+	ADDQ           R12, R10
+	MOVQ           R11, R12
+	SHLQ           $0x05, R12
+	ADDQ           R12, BX
+	LEAQ           (SI)(R11*4), SI
+	LEAQ           (DI)(R11*2), DI
+	PREFETCHT0     (R10)
+	PREFETCHT0     64(R10)
+	PREFETCHT0     (R10)(AX*1)
+	PREFETCHT0     64(R10)(AX*1)
+	PREFETCHT0     (R10)(AX*2)
+	PREFETCHT0     64(R10)(AX*2)
+	PREFETCHT0     (R10)(R9*1)
+	PREFETCHT0     64(R10)(R9*1)
+	VPMOVSXWD      (DI), Y4
+	VPMULLD        k_offset_1<>+0(SB), Y4, Y4
+	VMOVDQU        Y4, 256(SP)
+	VBROADCASTI128 (BX), Y4
+	VINSERTI128    $0x01, 64(BX), Y4, Y4
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y4, Y4
+	VBROADCASTI128 16(BX), Y6
+	VINSERTI128    $0x01, 80(BX), Y6, Y6
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y6, Y6
+	VBROADCASTI128 32(BX), Y8
+	VINSERTI128    $0x01, 96(BX), Y8, Y8
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y8, Y8
+	VBROADCASTI128 48(BX), Y9
+	VINSERTI128    $0x01, 112(BX), Y9, Y9
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y9, Y9
+	VPUNPCKLDQ     Y6, Y4, Y5
+	VPUNPCKHDQ     Y6, Y4, Y7
+	VPUNPCKLDQ     Y9, Y8, Y6
+	VPUNPCKHDQ     Y9, Y8, Y9
+	VPUNPCKLQDQ    Y6, Y5, Y4
+	VMOVDQU        Y4, (SP)
+	VPUNPCKHQDQ    Y6, Y5, Y6
+	VMOVDQU        Y6, 32(SP)
+	VPUNPCKLQDQ    Y9, Y7, Y8
+	VMOVDQU        Y8, 64(SP)
+	VPUNPCKHQDQ    Y9, Y7, Y9
+	VMOVDQU        Y9, 96(SP)
+	VBROADCASTI128 128(BX), Y4
+	VINSERTI128    $0x01, 192(BX), Y4, Y4
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y4, Y4
+	VBROADCASTI128 144(BX), Y6
+	VINSERTI128    $0x01, 208(BX), Y6, Y6
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y6, Y6
+	VBROADCASTI128 160(BX), Y8
+	VINSERTI128    $0x01, 224(BX), Y8, Y8
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y8, Y8
+	VBROADCASTI128 176(BX), Y9
+	VINSERTI128    $0x01, 240(BX), Y9, Y9
+	VPSHUFB        k_every_fourth_32<>+0(SB), Y9, Y9
+	VPUNPCKLDQ     Y6, Y4, Y5
+	VPUNPCKHDQ     Y6, Y4, Y7
+	VPUNPCKLDQ     Y9, Y8, Y6
+	VPUNPCKHDQ     Y9, Y8, Y9
+	VPUNPCKLQDQ    Y6, Y5, Y4
+	VMOVDQU        Y4, 128(SP)
+	VPUNPCKHQDQ    Y6, Y5, Y6
+	VMOVDQU        Y6, 160(SP)
+	VPUNPCKLQDQ    Y9, Y7, Y8
+	VMOVDQU        Y8, 192(SP)
+	VPUNPCKHQDQ    Y9, Y7, Y9
+	VMOVDQU        Y9, 224(SP)
+	VBROADCASTI128 2(R8), Y4
+	VINSERTI128    $0x01, 20(R8), Y4, Y4
+	VPSRLW         $0x00, Y4, Y5
+	VPAND          k_bytes_03_32<>+0(SB), Y5, Y5
+	VPMADDUBSW     (SP), Y5, Y5
+	VPSRLW         $0x02, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     32(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x04, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     64(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(SP), Y4, Y4
+	VPADDW         Y4, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 38(R8), Y4
+	VINSERTI128    $0x01, 56(R8), Y4, Y4
+	VPSRLW         $0x00, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     128(SP), Y6, Y6
+	VPSRLW         $0x02, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     160(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x04, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     192(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(SP), Y4, Y4
+	VPADDW         Y4, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPERMQ         $0xd8, Y5, Y4
+	VPSUBD         256(SP), Y4, Y4
+	VXORPS         X5, X5, X5
+	VPINSRW        $0x00, (R8), X5, X5
+	VPINSRW        $0x01, 18(R8), X5, X5
+	VPINSRW        $0x02, 36(R8), X5, X5
+	VPINSRW        $0x03, 54(R8), X5, X5
+	VPUNPCKLWD     X5, X5, X5
+	VCVTPH2PS      X5, Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y5, Y5
+	VMULPS         Y4, Y5, Y5
+	VMOVDQU        288(SP), Y4
+	VPERMPS        Y5, Y4, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y0, Y0
+	VBROADCASTI128 2(R8)(AX*1), Y4
+	VINSERTI128    $0x01, 20(R8)(AX*1), Y4, Y4
+	VPSRLW         $0x00, Y4, Y5
+	VPAND          k_bytes_03_32<>+0(SB), Y5, Y5
+	VPMADDUBSW     (SP), Y5, Y5
+	VPSRLW         $0x02, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     32(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x04, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     64(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(SP), Y4, Y4
+	VPADDW         Y4, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 38(R8)(AX*1), Y4
+	VINSERTI128    $0x01, 56(R8)(AX*1), Y4, Y4
+	VPSRLW         $0x00, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     128(SP), Y6, Y6
+	VPSRLW         $0x02, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     160(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x04, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     192(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(SP), Y4, Y4
+	VPADDW         Y4, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPERMQ         $0xd8, Y5, Y4
+	VPSUBD         256(SP), Y4, Y4
+	VXORPS         X5, X5, X5
+	VPINSRW        $0x00, (R8)(AX*1), X5, X5
+	VPINSRW        $0x01, 18(R8)(AX*1), X5, X5
+	VPINSRW        $0x02, 36(R8)(AX*1), X5, X5
+	VPINSRW        $0x03, 54(R8)(AX*1), X5, X5
+	VPUNPCKLWD     X5, X5, X5
+	VCVTPH2PS      X5, Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y5, Y5
+	VMULPS         Y4, Y5, Y5
+	VMOVDQU        288(SP), Y4
+	VPERMPS        Y5, Y4, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y1, Y1
+	VBROADCASTI128 2(R8)(AX*2), Y4
+	VINSERTI128    $0x01, 20(R8)(AX*2), Y4, Y4
+	VPSRLW         $0x00, Y4, Y5
+	VPAND          k_bytes_03_32<>+0(SB), Y5, Y5
+	VPMADDUBSW     (SP), Y5, Y5
+	VPSRLW         $0x02, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     32(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x04, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     64(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(SP), Y4, Y4
+	VPADDW         Y4, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 38(R8)(AX*2), Y4
+	VINSERTI128    $0x01, 56(R8)(AX*2), Y4, Y4
+	VPSRLW         $0x00, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     128(SP), Y6, Y6
+	VPSRLW         $0x02, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     160(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x04, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     192(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(SP), Y4, Y4
+	VPADDW         Y4, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPERMQ         $0xd8, Y5, Y4
+	VPSUBD         256(SP), Y4, Y4
+	VXORPS         X5, X5, X5
+	VPINSRW        $0x00, (R8)(AX*2), X5, X5
+	VPINSRW        $0x01, 18(R8)(AX*2), X5, X5
+	VPINSRW        $0x02, 36(R8)(AX*2), X5, X5
+	VPINSRW        $0x03, 54(R8)(AX*2), X5, X5
+	VPUNPCKLWD     X5, X5, X5
+	VCVTPH2PS      X5, Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y5, Y5
+	VMULPS         Y4, Y5, Y5
+	VMOVDQU        288(SP), Y4
+	VPERMPS        Y5, Y4, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y2, Y2
+	VBROADCASTI128 2(R8)(R9*1), Y4
+	VINSERTI128    $0x01, 20(R8)(R9*1), Y4, Y4
+	VPSRLW         $0x00, Y4, Y5
+	VPAND          k_bytes_03_32<>+0(SB), Y5, Y5
+	VPMADDUBSW     (SP), Y5, Y5
+	VPSRLW         $0x02, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     32(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x04, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     64(SP), Y6, Y6
+	VPADDW         Y6, Y5, Y5
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(SP), Y4, Y4
+	VPADDW         Y4, Y5, Y5
+	VPMADDWD       k_word_ones<>+0(SB), Y5, Y5
+	VBROADCASTI128 38(R8)(R9*1), Y4
+	VINSERTI128    $0x01, 56(R8)(R9*1), Y4, Y4
+	VPSRLW         $0x00, Y4, Y6
+	VPAND          k_bytes_03_32<>+0(SB), Y6, Y6
+	VPMADDUBSW     128(SP), Y6, Y6
+	VPSRLW         $0x02, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     160(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x04, Y4, Y7
+	VPAND          k_bytes_03_32<>+0(SB), Y7, Y7
+	VPMADDUBSW     192(SP), Y7, Y7
+	VPADDW         Y7, Y6, Y6
+	VPSRLW         $0x06, Y4, Y4
+	VPAND          k_bytes_03_32<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(SP), Y4, Y4
+	VPADDW         Y4, Y6, Y6
+	VPMADDWD       k_word_ones<>+0(SB), Y6, Y6
+	VPHADDD        Y6, Y5, Y5
+	VPERMQ         $0xd8, Y5, Y4
+	VPSUBD         256(SP), Y4, Y4
+	VXORPS         X5, X5, X5
+	VPINSRW        $0x00, (R8)(R9*1), X5, X5
+	VPINSRW        $0x01, 18(R8)(R9*1), X5, X5
+	VPINSRW        $0x02, 36(R8)(R9*1), X5, X5
+	VPINSRW        $0x03, 54(R8)(R9*1), X5, X5
+	VPUNPCKLWD     X5, X5, X5
+	VCVTPH2PS      X5, Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         (SI), Y5, Y5
+	VMULPS         Y4, Y5, Y5
+	VMOVDQU        288(SP), Y4
+	VPERMPS        Y5, Y4, Y5
+	VANDPS         320(SP), Y5, Y5
+	VADDPS         Y5, Y3, Y3
+
+join:
+	VEXTRACTI128 $0x01, Y0, X4
+	VADDPS       X4, X0, X0
+	VSHUFPS      $0xee, X0, X0, X4
+	VADDPS       X4, X0, X0
+	VSHUFPS      $0x55, X0, X0, X4
+	VADDSS       X4, X0, X0
+	VMOVSS       X0, (DX)
+	VEXTRACTI128 $0x01, Y1, X0
+	VADDPS       X0, X1, X1
+	VSHUFPS      $0xee, X1, X1, X0
+	VADDPS       X0, X1, X1
+	VSHUFPS      $0x55, X1, X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, 4(DX)
+	VEXTRACTI128 $0x01, Y2, X0
+	VADDPS       X0, X2, X2
+	VSHUFPS      $0xee, X2, X2, X0
+	VADDPS       X0, X2, X2
+	VSHUFPS      $0x55, X2, X2, X0
+	VADDSS       X0, X2, X2
+	VMOVSS       X2, 8(DX)
+	VEXTRACTI128 $0x01, Y3, X0
+	VADDPS       X0, X3, X3
+	VSHUFPS      $0xee, X3, X3, X0
+	VADDPS       X0, X3, X3
+	VSHUFPS      $0x55, X3, X3, X0
+	VADDSS       X0, X3, X3
+	VMOVSS       X3, 12(DX)
+	ADDQ         $0x10, DX
+	LEAQ         (CX)(AX*4), CX
+	DECQ         count+64(FP)
+	JNZ          next
+	VZEROUPPER
+	RET
+
+DATA k_offset_1<>+0(SB)/8, $0x0000000100000001
+DATA k_offset_1<>+8(SB)/8, $0x0000000100000001
+DATA k_offset_1<>+16(SB)/8, $0x0000000100000001
+DATA k_offset_1<>+24(SB)/8, $0x0000000100000001
+GLOBL k_offset_1<>(SB), RODATA|NOPTR, $32
+
+DATA k_every_fourth_32<>+0(SB)/8, $0x0d0905010c080400
+DATA k_every_fourth_32<>+8(SB)/8, $0x0f0b07030e0a0602
+DATA k_every_fourth_32<>+16(SB)/8, $0x0d0905010c080400
+DATA k_every_fourth_32<>+24(SB)/8, $0x0f0b07030e0a0602
+GLOBL k_every_fourth_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_bytes_03_32<>+0(SB)/8, $0x0303030303030303
+DATA k_bytes_03_32<>+8(SB)/8, $0x0303030303030303
+DATA k_bytes_03_32<>+16(SB)/8, $0x0303030303030303
+DATA k_bytes_03_32<>+24(SB)/8, $0x0303030303030303
+GLOBL k_bytes_03_32<>(SB), RODATA|NOPTR, $32
+
+// func q10RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·q10RowsAVX2(SB), $360-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), R9
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, SI
+	JZ   still
+
+further:
+	CMPQ SI, $0x00002000
+	JAE  still
+	ADDQ BX, SI
+	JMP  further
+
+still:
+	MOVQ SI, 352(SP)
+
+next:
+	MOVQ   CX, R8
+	MOVQ   CX, R10
+	ADDQ   352(SP), R10
+	MOVQ   q+32(FP), BX
+	MOVQ   d+40(FP), SI
+	MOVQ   sums+48(FP), DI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   nb+56(FP), R11
+	SHRQ   $0x03, R11
+
+eight:
+	PREFETCHT0   (R10)
+	PREFETCHT0   (R10)(AX*1)
+	PREFETCHT0   (R10)(AX*2)
+	PREFETCHT0   (R10)(R9*1)
+	VPMOVSXWD    (DI), Y4
+	VPMULLD      k_offset_1<>+0(SB), Y4, Y4
+	VMOVDQU      Y4, 256(SP)
+	VPBROADCASTD 2(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      (BX), Y6
+	VPAND        Y4, Y6, Y6
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     k_word_ones<>+0(SB), Y6, Y6
+	VPBROADCASTD 6(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      32(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 10(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      64(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 14(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      96(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 20(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      128(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 24(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      160(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPBROADCASTD 28(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      192(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPBROADCASTD 32(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      224(BX), Y9
+	VPAND        Y4, Y9, Y9
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y9, Y5, Y9
+	VPMADDWD     k_word_ones<>+0(SB), Y9, Y9
+	VPHADDD      Y9, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPERM2I128   $0x31, Y7, Y6, Y4
+	VPERM2I128   $0x20, Y7, Y6, Y6
+	VPADDD       Y4, Y6, Y4
+	VPADDD       Y4, Y4, Y4
+	VPSUBD       256(SP), Y4, Y4
+	VPBROADCASTW (R8), X5
+	VPBROADCASTW 18(R8), X6
+	VPUNPCKLQDQ  X6, X5, X6
+	VCVTPH2PS    X6, Y5
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       (SI), Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VADDPS       Y5, Y0, Y0
+	VPBROADCASTD 2(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      (BX), Y6
+	VPAND        Y4, Y6, Y6
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     k_word_ones<>+0(SB), Y6, Y6
+	VPBROADCASTD 6(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      32(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 10(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      64(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 14(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      96(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 20(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      128(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 24(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      160(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPBROADCASTD 28(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      192(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPBROADCASTD 32(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      224(BX), Y9
+	VPAND        Y4, Y9, Y9
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y9, Y5, Y9
+	VPMADDWD     k_word_ones<>+0(SB), Y9, Y9
+	VPHADDD      Y9, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPERM2I128   $0x31, Y7, Y6, Y4
+	VPERM2I128   $0x20, Y7, Y6, Y6
+	VPADDD       Y4, Y6, Y4
+	VPADDD       Y4, Y4, Y4
+	VPSUBD       256(SP), Y4, Y4
+	VPBROADCASTW (R8)(AX*1), X5
+	VPBROADCASTW 18(R8)(AX*1), X6
+	VPUNPCKLQDQ  X6, X5, X6
+	VCVTPH2PS    X6, Y5
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       (SI), Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VPBROADCASTD 2(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      (BX), Y6
+	VPAND        Y4, Y6, Y6
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     k_word_ones<>+0(SB), Y6, Y6
+	VPBROADCASTD 6(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      32(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 10(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      64(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 14(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      96(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 20(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      128(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 24(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      160(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPBROADCASTD 28(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      192(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPBROADCASTD 32(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      224(BX), Y9
+	VPAND        Y4, Y9, Y9
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y9, Y5, Y9
+	VPMADDWD     k_word_ones<>+0(SB), Y9, Y9
+	VPHADDD      Y9, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPERM2I128   $0x31, Y7, Y6, Y4
+	VPERM2I128   $0x20, Y7, Y6, Y6
+	VPADDD       Y4, Y6, Y4
+	VPADDD       Y4, Y4, Y4
+	VPSUBD       256(SP), Y4, Y4
+	VPBROADCASTW (R8)(AX*2), X5
+	VPBROADCASTW 18(R8)(AX*2), X6
+	VPUNPCKLQDQ  X6, X5, X6
+	VCVTPH2PS    X6, Y5
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       (SI), Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VADDPS       Y5, Y2, Y2
+	VPBROADCASTD 2(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      (BX), Y6
+	VPAND        Y4, Y6, Y6
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     k_word_ones<>+0(SB), Y6, Y6
+	VPBROADCASTD 6(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      32(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 10(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      64(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 14(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      96(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 20(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      128(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 24(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      160(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPBROADCASTD 28(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      192(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPBROADCASTD 32(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      224(BX), Y9
+	VPAND        Y4, Y9, Y9
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y9, Y5, Y9
+	VPMADDWD     k_word_ones<>+0(SB), Y9, Y9
+	VPHADDD      Y9, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPERM2I128   $0x31, Y7, Y6, Y4
+	VPERM2I128   $0x20, Y7, Y6, Y6
+	VPADDD       Y4, Y6, Y4
+	VPADDD       Y4, Y4, Y4
+	VPSUBD       256(SP), Y4, Y4
+	VPBROADCASTW (R8)(R9*1), X5
+	VPBROADCASTW 18(R8)(R9*1), X6
+	VPUNPCKLQDQ  X6, X5, X6
+	VCVTPH2PS    X6, Y5
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       (SI), Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VADDPS       Y5, Y3, Y3
+	ADDQ         $0x00000024, R8
+	ADDQ         $0x00000024, R10
+	ADDQ         $0x00000100, BX
+	ADDQ         $0x20, SI
+	ADDQ         $0x10, DI
+	DECQ         R11
+	JNZ          eight
+	MOVQ         nb+56(FP), R11
+	ANDQ         $0x07, R11
+	JZ           join
+	VMOVD        R11, X5
+	VPBROADCASTD X5, Y4
+	VMOVDQU      k_iota8<>+0(SB), Y5
+	VPSUBD       Y4, Y5, Y4
+	VMOVDQU      Y4, 288(SP)
+	VPSRAD       $0x1f, Y4, Y4
+	VMOVDQU      Y4, 320(SP)
+	SUBQ         $0x08, R11
+	IMUL3Q       $0x00000024, R11, R12
+	SARQ         $0x03, R12
+	ADDQ         R12, R8
+	ADDQ         R12, R10
+	MOVQ         R11, R12
+	SHLQ         $0x05, R12
+	ADDQ         R12, BX
+	LEAQ         (SI)(R11*4), SI
+	LEAQ         (DI)(R11*2), DI
+	PREFETCHT0   (R10)
+	PREFETCHT0   (R10)(AX*1)
+	PREFETCHT0   (R10)(AX*2)
+	PREFETCHT0   (R10)(R9*1)
+	VPMOVSXWD    (DI), Y4
+	VPMULLD      k_offset_1<>+0(SB), Y4, Y4
+	VMOVDQU      Y4, 256(SP)
+	VPBROADCASTD 2(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      (BX), Y6
+	VPAND        Y4, Y6, Y6
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     k_word_ones<>+0(SB), Y6, Y6
+	VPBROADCASTD 6(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      32(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 10(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      64(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 14(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      96(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 20(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      128(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 24(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      160(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPBROADCASTD 28(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      192(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPBROADCASTD 32(R8), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      224(BX), Y9
+	VPAND        Y4, Y9, Y9
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y9, Y5, Y9
+	VPMADDWD     k_word_ones<>+0(SB), Y9, Y9
+	VPHADDD      Y9, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPERM2I128   $0x31, Y7, Y6, Y4
+	VPERM2I128   $0x20, Y7, Y6, Y6
+	VPADDD       Y4, Y6, Y4
+	VPADDD       Y4, Y4, Y4
+	VPSUBD       256(SP), Y4, Y4
+	VPBROADCASTW (R8), X5
+	VPBROADCASTW 18(R8), X6
+	VPUNPCKLQDQ  X6, X5, X6
+	VCVTPH2PS    X6, Y5
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       (SI), Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VMOVDQU      288(SP), Y4
+	VPERMPS      Y5, Y4, Y5
+	VANDPS       320(SP), Y5, Y5
+	VADDPS       Y5, Y0, Y0
+	VPBROADCASTD 2(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      (BX), Y6
+	VPAND        Y4, Y6, Y6
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     k_word_ones<>+0(SB), Y6, Y6
+	VPBROADCASTD 6(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      32(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 10(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      64(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 14(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      96(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 20(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      128(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 24(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      160(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPBROADCASTD 28(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      192(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPBROADCASTD 32(R8)(AX*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      224(BX), Y9
+	VPAND        Y4, Y9, Y9
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y9, Y5, Y9
+	VPMADDWD     k_word_ones<>+0(SB), Y9, Y9
+	VPHADDD      Y9, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPERM2I128   $0x31, Y7, Y6, Y4
+	VPERM2I128   $0x20, Y7, Y6, Y6
+	VPADDD       Y4, Y6, Y4
+	VPADDD       Y4, Y4, Y4
+	VPSUBD       256(SP), Y4, Y4
+	VPBROADCASTW (R8)(AX*1), X5
+	VPBROADCASTW 18(R8)(AX*1), X6
+	VPUNPCKLQDQ  X6, X5, X6
+	VCVTPH2PS    X6, Y5
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       (SI), Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VMOVDQU      288(SP), Y4
+	VPERMPS      Y5, Y4, Y5
+	VANDPS       320(SP), Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VPBROADCASTD 2(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      (BX), Y6
+	VPAND        Y4, Y6, Y6
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     k_word_ones<>+0(SB), Y6, Y6
+	VPBROADCASTD 6(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      32(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 10(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      64(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 14(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      96(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 20(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      128(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 24(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      160(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPBROADCASTD 28(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      192(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPBROADCASTD 32(R8)(AX*2), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      224(BX), Y9
+	VPAND        Y4, Y9, Y9
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y9, Y5, Y9
+	VPMADDWD     k_word_ones<>+0(SB), Y9, Y9
+	VPHADDD      Y9, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPERM2I128   $0x31, Y7, Y6, Y4
+	VPERM2I128   $0x20, Y7, Y6, Y6
+	VPADDD       Y4, Y6, Y4
+	VPADDD       Y4, Y4, Y4
+	VPSUBD       256(SP), Y4, Y4
+	VPBROADCASTW (R8)(AX*2), X5
+	VPBROADCASTW 18(R8)(AX*2), X6
+	VPUNPCKLQDQ  X6, X5, X6
+	VCVTPH2PS    X6, Y5
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       (SI), Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VMOVDQU      288(SP), Y4
+	VPERMPS      Y5, Y4, Y5
+	VANDPS       320(SP), Y5, Y5
+	VADDPS       Y5, Y2, Y2
+	VPBROADCASTD 2(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      (BX), Y6
+	VPAND        Y4, Y6, Y6
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     k_word_ones<>+0(SB), Y6, Y6
+	VPBROADCASTD 6(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      32(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 10(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      64(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 14(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      96(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTD 20(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      128(BX), Y7
+	VPAND        Y4, Y7, Y7
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     k_word_ones<>+0(SB), Y7, Y7
+	VPBROADCASTD 24(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      160(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPBROADCASTD 28(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      192(BX), Y8
+	VPAND        Y4, Y8, Y8
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y8, Y5, Y8
+	VPMADDWD     k_word_ones<>+0(SB), Y8, Y8
+	VPBROADCASTD 32(R8)(R9*1), Y4
+	VPSHUFB      k_four_bytes_32<>+0(SB), Y4, Y4
+	VMOVDQU      k_bit_of_byte_32<>+0(SB), Y5
+	VPAND        Y5, Y4, Y4
+	VPCMPEQB     Y5, Y4, Y4
+	VMOVDQU      224(BX), Y9
+	VPAND        Y4, Y9, Y9
+	VMOVDQU      k_bytes_01_32<>+0(SB), Y5
+	VPMADDUBSW   Y9, Y5, Y9
+	VPMADDWD     k_word_ones<>+0(SB), Y9, Y9
+	VPHADDD      Y9, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPERM2I128   $0x31, Y7, Y6, Y4
+	VPERM2I128   $0x20, Y7, Y6, Y6
+	VPADDD       Y4, Y6, Y4
+	VPADDD       Y4, Y4, Y4
+	VPSUBD       256(SP), Y4, Y4
+	VPBROADCASTW (R8)(R9*1), X5
+	VPBROADCASTW 18(R8)(R9*1), X6
+	VPUNPCKLQDQ  X6, X5, X6
+	VCVTPH2PS    X6, Y5
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       (SI), Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VMOVDQU      288(SP), Y4
+	VPERMPS      Y5, Y4, Y5
+	VANDPS       320(SP), Y5, Y5
+	VADDPS       Y5, Y3, Y3
+
+join:
+	VEXTRACTI128 $0x01, Y0, X4
+	VADDPS       X4, X0, X0
+	VSHUFPS      $0xee, X0, X0, X4
+	VADDPS       X4, X0, X0
+	VSHUFPS      $0x55, X0, X0, X4
+	VADDSS       X4, X0, X0
+	VMOVSS       X0, (DX)
+	VEXTRACTI128 $0x01, Y1, X0
+	VADDPS       X0, X1, X1
+	VSHUFPS      $0xee, X1, X1, X0
+	VADDPS       X0, X1, X1
+	VSHUFPS      $0x55, X1, X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, 4(DX)
+	VEXTRACTI128 $0x01, Y2, X0
+	VADDPS       X0, X2, X2
+	VSHUFPS      $0xee, X2, X2, X0
+	VADDPS       X0, X2, X2
+	VSHUFPS      $0x55, X2, X2, X0
+	VADDSS       X0, X2, X2
+	VMOVSS       X2, 8(DX)
+	VEXTRACTI128 $0x01, Y3, X0
+	VADDPS       X0, X3, X3
+	VSHUFPS      $0xee, X3, X3, X0
+	VADDPS       X0, X3, X3
+	VSHUFPS      $0x55, X3, X3, X0
+	VADDSS       X0, X3, X3
+	VMOVSS       X3, 12(DX)
+	ADDQ         $0x10, DX
+	LEAQ         (CX)(AX*4), CX
+	DECQ         count+64(FP)
+	JNZ          next
+	VZEROUPPER
+	RET
+
+DATA k_four_bytes_32<>+0(SB)/8, $0x0000000000000000
+DATA k_four_bytes_32<>+8(SB)/8, $0x0101010101010101
+DATA k_four_bytes_32<>+16(SB)/8, $0x0202020202020202
+DATA k_four_bytes_32<>+24(SB)/8, $0x0303030303030303
+GLOBL k_four_bytes_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_bytes_01_32<>+0(SB)/8, $0x0101010101010101
+DATA k_bytes_01_32<>+8(SB)/8, $0x0101010101010101
+DATA k_bytes_01_32<>+16(SB)/8, $0x0101010101010101
+DATA k_bytes_01_32<>+24(SB)/8, $0x0101010101010101
+GLOBL k_bytes_01_32<>(SB), RODATA|NOPTR, $32
+
 // func iq2xxsRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
 TEXT ·iq2xxsRowsAVX2(SB), $200-72
@@ -5650,17 +8384,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R14
-	VPXOR X0, X0, X0
-	VPXOR X1, X1, X1
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R14
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
 
 block:
 	PREFETCHT0   (DI)
@@ -5683,7 +8417,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y6, Y6, Y6
+	VXORPS       Y6, Y6, Y6
 	MOVBLZX      2(BX), R13
 	VMOVQ        (R11)(R13*8), X6
 	MOVBLZX      3(BX), R13
@@ -5693,7 +8427,7 @@ block:
 	MOVBLZX      5(BX), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         6(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -5715,7 +8449,7 @@ block:
 	VPMADDUBSW   Y8, Y6, Y6
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
 	VPMADDWD     Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      10(BX), R13
 	VMOVQ        (R11)(R13*8), X7
 	MOVBLZX      11(BX), R13
@@ -5725,7 +8459,7 @@ block:
 	MOVBLZX      13(BX), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         14(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -5748,7 +8482,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      18(BX), R13
 	VMOVQ        (R11)(R13*8), X7
 	MOVBLZX      19(BX), R13
@@ -5758,7 +8492,7 @@ block:
 	MOVBLZX      21(BX), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         22(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -5781,7 +8515,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      26(BX), R13
 	VMOVQ        (R11)(R13*8), X7
 	MOVBLZX      27(BX), R13
@@ -5791,7 +8525,7 @@ block:
 	MOVBLZX      29(BX), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         30(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -5814,7 +8548,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      34(BX), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      35(BX), R13
@@ -5824,7 +8558,7 @@ block:
 	MOVBLZX      37(BX), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         38(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -5847,7 +8581,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      42(BX), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      43(BX), R13
@@ -5857,7 +8591,7 @@ block:
 	MOVBLZX      45(BX), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         46(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -5880,7 +8614,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      50(BX), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      51(BX), R13
@@ -5890,7 +8624,7 @@ block:
 	MOVBLZX      53(BX), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         54(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -5913,7 +8647,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      58(BX), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      59(BX), R13
@@ -5923,7 +8657,7 @@ block:
 	MOVBLZX      61(BX), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         62(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -5958,7 +8692,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      2(BX)(AX*1), R13
 	VMOVQ        (R11)(R13*8), X7
 	MOVBLZX      3(BX)(AX*1), R13
@@ -5968,7 +8702,7 @@ block:
 	MOVBLZX      5(BX)(AX*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         6(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -5990,7 +8724,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      10(BX)(AX*1), R13
 	VMOVQ        (R11)(R13*8), X8
 	MOVBLZX      11(BX)(AX*1), R13
@@ -6000,7 +8734,7 @@ block:
 	MOVBLZX      13(BX)(AX*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         14(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6023,7 +8757,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      18(BX)(AX*1), R13
 	VMOVQ        (R11)(R13*8), X8
 	MOVBLZX      19(BX)(AX*1), R13
@@ -6033,7 +8767,7 @@ block:
 	MOVBLZX      21(BX)(AX*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         22(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6056,7 +8790,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      26(BX)(AX*1), R13
 	VMOVQ        (R11)(R13*8), X8
 	MOVBLZX      27(BX)(AX*1), R13
@@ -6066,7 +8800,7 @@ block:
 	MOVBLZX      29(BX)(AX*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         30(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6089,7 +8823,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      34(BX)(AX*1), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      35(BX)(AX*1), R13
@@ -6099,7 +8833,7 @@ block:
 	MOVBLZX      37(BX)(AX*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         38(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6122,7 +8856,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      42(BX)(AX*1), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      43(BX)(AX*1), R13
@@ -6132,7 +8866,7 @@ block:
 	MOVBLZX      45(BX)(AX*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         46(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6155,7 +8889,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      50(BX)(AX*1), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      51(BX)(AX*1), R13
@@ -6165,7 +8899,7 @@ block:
 	MOVBLZX      53(BX)(AX*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         54(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6188,7 +8922,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      58(BX)(AX*1), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      59(BX)(AX*1), R13
@@ -6198,7 +8932,7 @@ block:
 	MOVBLZX      61(BX)(AX*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         62(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6234,7 +8968,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      2(BX)(AX*2), R13
 	VMOVQ        (R11)(R13*8), X7
 	MOVBLZX      3(BX)(AX*2), R13
@@ -6244,7 +8978,7 @@ block:
 	MOVBLZX      5(BX)(AX*2), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         6(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6266,7 +9000,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      10(BX)(AX*2), R13
 	VMOVQ        (R11)(R13*8), X8
 	MOVBLZX      11(BX)(AX*2), R13
@@ -6276,7 +9010,7 @@ block:
 	MOVBLZX      13(BX)(AX*2), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         14(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6299,7 +9033,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      18(BX)(AX*2), R13
 	VMOVQ        (R11)(R13*8), X8
 	MOVBLZX      19(BX)(AX*2), R13
@@ -6309,7 +9043,7 @@ block:
 	MOVBLZX      21(BX)(AX*2), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         22(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6332,7 +9066,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      26(BX)(AX*2), R13
 	VMOVQ        (R11)(R13*8), X8
 	MOVBLZX      27(BX)(AX*2), R13
@@ -6342,7 +9076,7 @@ block:
 	MOVBLZX      29(BX)(AX*2), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         30(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6365,7 +9099,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      34(BX)(AX*2), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      35(BX)(AX*2), R13
@@ -6375,7 +9109,7 @@ block:
 	MOVBLZX      37(BX)(AX*2), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         38(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6398,7 +9132,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      42(BX)(AX*2), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      43(BX)(AX*2), R13
@@ -6408,7 +9142,7 @@ block:
 	MOVBLZX      45(BX)(AX*2), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         46(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6431,7 +9165,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      50(BX)(AX*2), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      51(BX)(AX*2), R13
@@ -6441,7 +9175,7 @@ block:
 	MOVBLZX      53(BX)(AX*2), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         54(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6464,7 +9198,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      58(BX)(AX*2), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      59(BX)(AX*2), R13
@@ -6474,7 +9208,7 @@ block:
 	MOVBLZX      61(BX)(AX*2), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         62(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6509,7 +9243,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      2(BX)(SI*1), R13
 	VMOVQ        (R11)(R13*8), X8
 	MOVBLZX      3(BX)(SI*1), R13
@@ -6519,7 +9253,7 @@ block:
 	MOVBLZX      5(BX)(SI*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         6(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6541,7 +9275,7 @@ block:
 	VPMADDUBSW   Y10, Y8, Y8
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      10(BX)(SI*1), R13
 	VMOVQ        (R11)(R13*8), X9
 	MOVBLZX      11(BX)(SI*1), R13
@@ -6551,7 +9285,7 @@ block:
 	MOVBLZX      13(BX)(SI*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVL         14(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X10
@@ -6574,7 +9308,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      18(BX)(SI*1), R13
 	VMOVQ        (R11)(R13*8), X9
 	MOVBLZX      19(BX)(SI*1), R13
@@ -6584,7 +9318,7 @@ block:
 	MOVBLZX      21(BX)(SI*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVL         22(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X10
@@ -6607,7 +9341,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      26(BX)(SI*1), R13
 	VMOVQ        (R11)(R13*8), X9
 	MOVBLZX      27(BX)(SI*1), R13
@@ -6617,7 +9351,7 @@ block:
 	MOVBLZX      29(BX)(SI*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVL         30(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X10
@@ -6640,7 +9374,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      34(BX)(SI*1), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      35(BX)(SI*1), R13
@@ -6650,7 +9384,7 @@ block:
 	MOVBLZX      37(BX)(SI*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         38(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6673,7 +9407,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      42(BX)(SI*1), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      43(BX)(SI*1), R13
@@ -6683,7 +9417,7 @@ block:
 	MOVBLZX      45(BX)(SI*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         46(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6706,7 +9440,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      50(BX)(SI*1), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      51(BX)(SI*1), R13
@@ -6716,7 +9450,7 @@ block:
 	MOVBLZX      53(BX)(SI*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         54(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6739,7 +9473,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      58(BX)(SI*1), R13
 	VMOVQ        (R11)(R13*8), X5
 	MOVBLZX      59(BX)(SI*1), R13
@@ -6749,7 +9483,7 @@ block:
 	MOVBLZX      61(BX)(SI*1), R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         62(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -6776,7 +9510,7 @@ block:
 	VPHADDD      Y7, Y6, Y6
 	VEXTRACTI128 $0x01, Y6, X4
 	VPADDD       X4, X6, X4
-	VPXOR        X5, X5, X5
+	VXORPS       X5, X5, X5
 	VPINSRW      $0x00, (BX), X5, X5
 	VPINSRW      $0x01, (BX)(AX*1), X5, X5
 	VPINSRW      $0x02, (BX)(AX*2), X5, X5
@@ -6875,17 +9609,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R14
-	VPXOR X0, X0, X0
-	VPXOR X1, X1, X1
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R14
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
 
 block:
 	PREFETCHT0   (DI)
@@ -6904,7 +9638,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y6, Y6, Y6
+	VXORPS       Y6, Y6, Y6
 	MOVWLZX      2(BX), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X6
@@ -6918,7 +9652,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      2(BX), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -6937,7 +9671,7 @@ block:
 	VPMADDUBSW   Y8, Y6, Y6
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
 	VPMADDWD     Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      10(BX), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X7
@@ -6951,7 +9685,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      10(BX), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -6971,7 +9705,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      18(BX), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X7
@@ -6985,7 +9719,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      18(BX), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7005,7 +9739,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      26(BX), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X7
@@ -7019,7 +9753,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      26(BX), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7039,7 +9773,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      34(BX), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7053,7 +9787,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      34(BX), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -7073,7 +9807,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      42(BX), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7087,7 +9821,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      42(BX), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -7107,7 +9841,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      50(BX), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7121,7 +9855,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      50(BX), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -7141,7 +9875,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      58(BX), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7155,7 +9889,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      58(BX), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -7183,7 +9917,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      2(BX)(AX*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X7
@@ -7197,7 +9931,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      2(BX)(AX*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7216,7 +9950,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      10(BX)(AX*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X8
@@ -7230,7 +9964,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      10(BX)(AX*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7250,7 +9984,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      18(BX)(AX*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X8
@@ -7264,7 +9998,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      18(BX)(AX*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7284,7 +10018,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      26(BX)(AX*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X8
@@ -7298,7 +10032,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      26(BX)(AX*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7318,7 +10052,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      34(BX)(AX*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7332,7 +10066,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      34(BX)(AX*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7352,7 +10086,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      42(BX)(AX*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7366,7 +10100,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      42(BX)(AX*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7386,7 +10120,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      50(BX)(AX*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7400,7 +10134,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      50(BX)(AX*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7420,7 +10154,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      58(BX)(AX*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7434,7 +10168,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      58(BX)(AX*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7463,7 +10197,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVWLZX      2(BX)(AX*2), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X7
@@ -7477,7 +10211,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      2(BX)(AX*2), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7496,7 +10230,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      10(BX)(AX*2), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X8
@@ -7510,7 +10244,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      10(BX)(AX*2), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7530,7 +10264,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      18(BX)(AX*2), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X8
@@ -7544,7 +10278,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      18(BX)(AX*2), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7564,7 +10298,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      26(BX)(AX*2), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X8
@@ -7578,7 +10312,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      26(BX)(AX*2), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7598,7 +10332,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      34(BX)(AX*2), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7612,7 +10346,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      34(BX)(AX*2), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7632,7 +10366,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      42(BX)(AX*2), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7646,7 +10380,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      42(BX)(AX*2), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7666,7 +10400,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      50(BX)(AX*2), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7680,7 +10414,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      50(BX)(AX*2), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7700,7 +10434,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      58(BX)(AX*2), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7714,7 +10448,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      58(BX)(AX*2), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -7742,7 +10476,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVWLZX      2(BX)(SI*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X8
@@ -7756,7 +10490,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      2(BX)(SI*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7775,7 +10509,7 @@ block:
 	VPMADDUBSW   Y10, Y8, Y8
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      10(BX)(SI*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X9
@@ -7789,7 +10523,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVWLZX      10(BX)(SI*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X10
@@ -7809,7 +10543,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      18(BX)(SI*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X9
@@ -7823,7 +10557,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVWLZX      18(BX)(SI*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X10
@@ -7843,7 +10577,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      26(BX)(SI*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X9
@@ -7857,7 +10591,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVWLZX      26(BX)(SI*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X10
@@ -7877,7 +10611,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      34(BX)(SI*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7891,7 +10625,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      34(BX)(SI*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7911,7 +10645,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      42(BX)(SI*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7925,7 +10659,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      42(BX)(SI*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7945,7 +10679,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      50(BX)(SI*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7959,7 +10693,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      50(BX)(SI*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -7979,7 +10713,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVWLZX      58(BX)(SI*1), R13
 	ANDL         $0x000001ff, R13
 	VMOVQ        (R11)(R13*8), X5
@@ -7993,7 +10727,7 @@ block:
 	ANDL         $0x000001ff, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVWLZX      58(BX)(SI*1), R13
 	SHRL         $0x09, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -8017,7 +10751,7 @@ block:
 	VPHADDD      Y7, Y6, Y6
 	VEXTRACTI128 $0x01, Y6, X4
 	VPADDD       X4, X6, X4
-	VPXOR        X5, X5, X5
+	VXORPS       X5, X5, X5
 	VPINSRW      $0x00, (BX), X5, X5
 	VPINSRW      $0x01, (BX)(AX*1), X5, X5
 	VPINSRW      $0x02, (BX)(AX*2), X5, X5
@@ -8092,17 +10826,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R14
-	VPXOR X0, X0, X0
-	VPXOR X1, X1, X1
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R14
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
 
 block:
 	PREFETCHT0   (DI)
@@ -8121,7 +10855,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y6, Y6, Y6
+	VXORPS       Y6, Y6, Y6
 	MOVBLZX      66(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8147,7 +10881,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      34(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      35(BX), R13
@@ -8162,7 +10896,7 @@ block:
 	VPMADDUBSW   Y8, Y6, Y6
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
 	VPMADDWD     Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      67(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8188,7 +10922,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      38(BX), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      39(BX), R13
@@ -8204,7 +10938,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      68(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8230,7 +10964,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      42(BX), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      43(BX), R13
@@ -8246,7 +10980,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      69(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8272,7 +11006,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      46(BX), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      47(BX), R13
@@ -8288,7 +11022,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      70(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8314,7 +11048,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      50(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      51(BX), R13
@@ -8330,7 +11064,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      71(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8356,7 +11090,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      54(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      55(BX), R13
@@ -8372,7 +11106,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      72(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8398,7 +11132,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      58(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      59(BX), R13
@@ -8414,7 +11148,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      73(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8440,7 +11174,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      62(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      63(BX), R13
@@ -8464,7 +11198,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      66(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8490,7 +11224,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      34(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      35(BX)(AX*1), R13
@@ -8505,7 +11239,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      67(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8531,7 +11265,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      38(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      39(BX)(AX*1), R13
@@ -8547,7 +11281,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      68(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8573,7 +11307,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      42(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      43(BX)(AX*1), R13
@@ -8589,7 +11323,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      69(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8615,7 +11349,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      46(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      47(BX)(AX*1), R13
@@ -8631,7 +11365,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      70(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8657,7 +11391,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      50(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      51(BX)(AX*1), R13
@@ -8673,7 +11407,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      71(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8699,7 +11433,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      54(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      55(BX)(AX*1), R13
@@ -8715,7 +11449,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      72(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8741,7 +11475,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      58(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      59(BX)(AX*1), R13
@@ -8757,7 +11491,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      73(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8783,7 +11517,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      62(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      63(BX)(AX*1), R13
@@ -8808,7 +11542,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      66(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8834,7 +11568,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      34(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      35(BX)(AX*2), R13
@@ -8849,7 +11583,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      67(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8875,7 +11609,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      38(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      39(BX)(AX*2), R13
@@ -8891,7 +11625,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      68(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8917,7 +11651,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      42(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      43(BX)(AX*2), R13
@@ -8933,7 +11667,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      69(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -8959,7 +11693,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      46(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      47(BX)(AX*2), R13
@@ -8975,7 +11709,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      70(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9001,7 +11735,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      50(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      51(BX)(AX*2), R13
@@ -9017,7 +11751,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      71(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9043,7 +11777,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      54(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      55(BX)(AX*2), R13
@@ -9059,7 +11793,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      72(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9085,7 +11819,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      58(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      59(BX)(AX*2), R13
@@ -9101,7 +11835,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      73(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9127,7 +11861,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      62(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      63(BX)(AX*2), R13
@@ -9151,7 +11885,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      66(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9177,7 +11911,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      34(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      35(BX)(SI*1), R13
@@ -9192,7 +11926,7 @@ block:
 	VPMADDUBSW   Y10, Y8, Y8
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      67(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9218,7 +11952,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVBLZX      38(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X10
 	MOVBLZX      39(BX)(SI*1), R13
@@ -9234,7 +11968,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      68(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9260,7 +11994,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVBLZX      42(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X10
 	MOVBLZX      43(BX)(SI*1), R13
@@ -9276,7 +12010,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      69(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9302,7 +12036,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVBLZX      46(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X10
 	MOVBLZX      47(BX)(SI*1), R13
@@ -9318,7 +12052,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      70(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9344,7 +12078,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      50(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      51(BX)(SI*1), R13
@@ -9360,7 +12094,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      71(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9386,7 +12120,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      54(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      55(BX)(SI*1), R13
@@ -9402,7 +12136,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      72(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9428,7 +12162,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      58(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      59(BX)(SI*1), R13
@@ -9444,7 +12178,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      73(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000300, R15
@@ -9470,7 +12204,7 @@ block:
 	ORL          R15, R13
 	VPINSRQ      $0x01, (R11)(R13*8), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      62(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      63(BX)(SI*1), R13
@@ -9490,7 +12224,7 @@ block:
 	VPHADDD      Y7, Y6, Y6
 	VEXTRACTI128 $0x01, Y6, X4
 	VPADDD       X4, X6, X4
-	VPXOR        X5, X5, X5
+	VXORPS       X5, X5, X5
 	VPINSRW      $0x00, (BX), X5, X5
 	VPINSRW      $0x01, (BX)(AX*1), X5, X5
 	VPINSRW      $0x02, (BX)(AX*2), X5, X5
@@ -9559,17 +12293,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R14
-	VPXOR X0, X0, X0
-	VPXOR X1, X1, X1
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R14
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
 
 block:
 	PREFETCHT0   (DI)
@@ -9588,7 +12322,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y6, Y6, Y6
+	VXORPS       Y6, Y6, Y6
 	MOVBLZX      2(BX), R13
 	VMOVD        (R11)(R13*4), X6
 	MOVBLZX      3(BX), R13
@@ -9606,7 +12340,7 @@ block:
 	MOVBLZX      9(BX), R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         66(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -9628,7 +12362,7 @@ block:
 	VPMADDUBSW   Y8, Y6, Y6
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
 	VPMADDWD     Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      10(BX), R13
 	VMOVD        (R11)(R13*4), X7
 	MOVBLZX      11(BX), R13
@@ -9646,7 +12380,7 @@ block:
 	MOVBLZX      17(BX), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         70(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -9669,7 +12403,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      18(BX), R13
 	VMOVD        (R11)(R13*4), X7
 	MOVBLZX      19(BX), R13
@@ -9687,7 +12421,7 @@ block:
 	MOVBLZX      25(BX), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         74(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -9710,7 +12444,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      26(BX), R13
 	VMOVD        (R11)(R13*4), X7
 	MOVBLZX      27(BX), R13
@@ -9728,7 +12462,7 @@ block:
 	MOVBLZX      33(BX), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         78(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -9751,7 +12485,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      34(BX), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      35(BX), R13
@@ -9769,7 +12503,7 @@ block:
 	MOVBLZX      41(BX), R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         82(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -9792,7 +12526,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      42(BX), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      43(BX), R13
@@ -9810,7 +12544,7 @@ block:
 	MOVBLZX      49(BX), R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         86(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -9833,7 +12567,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      50(BX), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      51(BX), R13
@@ -9851,7 +12585,7 @@ block:
 	MOVBLZX      57(BX), R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         90(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -9874,7 +12608,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      58(BX), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      59(BX), R13
@@ -9892,7 +12626,7 @@ block:
 	MOVBLZX      65(BX), R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVL         94(BX), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X7
@@ -9923,7 +12657,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      2(BX)(AX*1), R13
 	VMOVD        (R11)(R13*4), X7
 	MOVBLZX      3(BX)(AX*1), R13
@@ -9941,7 +12675,7 @@ block:
 	MOVBLZX      9(BX)(AX*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         66(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -9963,7 +12697,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      10(BX)(AX*1), R13
 	VMOVD        (R11)(R13*4), X8
 	MOVBLZX      11(BX)(AX*1), R13
@@ -9981,7 +12715,7 @@ block:
 	MOVBLZX      17(BX)(AX*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         70(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10004,7 +12738,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      18(BX)(AX*1), R13
 	VMOVD        (R11)(R13*4), X8
 	MOVBLZX      19(BX)(AX*1), R13
@@ -10022,7 +12756,7 @@ block:
 	MOVBLZX      25(BX)(AX*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         74(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10045,7 +12779,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      26(BX)(AX*1), R13
 	VMOVD        (R11)(R13*4), X8
 	MOVBLZX      27(BX)(AX*1), R13
@@ -10063,7 +12797,7 @@ block:
 	MOVBLZX      33(BX)(AX*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         78(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10086,7 +12820,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      34(BX)(AX*1), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      35(BX)(AX*1), R13
@@ -10104,7 +12838,7 @@ block:
 	MOVBLZX      41(BX)(AX*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         82(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -10127,7 +12861,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      42(BX)(AX*1), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      43(BX)(AX*1), R13
@@ -10145,7 +12879,7 @@ block:
 	MOVBLZX      49(BX)(AX*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         86(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -10168,7 +12902,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      50(BX)(AX*1), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      51(BX)(AX*1), R13
@@ -10186,7 +12920,7 @@ block:
 	MOVBLZX      57(BX)(AX*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         90(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -10209,7 +12943,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      58(BX)(AX*1), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      59(BX)(AX*1), R13
@@ -10227,7 +12961,7 @@ block:
 	MOVBLZX      65(BX)(AX*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         94(BX)(AX*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -10259,7 +12993,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      2(BX)(AX*2), R13
 	VMOVD        (R11)(R13*4), X7
 	MOVBLZX      3(BX)(AX*2), R13
@@ -10277,7 +13011,7 @@ block:
 	MOVBLZX      9(BX)(AX*2), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         66(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -10299,7 +13033,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      10(BX)(AX*2), R13
 	VMOVD        (R11)(R13*4), X8
 	MOVBLZX      11(BX)(AX*2), R13
@@ -10317,7 +13051,7 @@ block:
 	MOVBLZX      17(BX)(AX*2), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         70(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10340,7 +13074,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      18(BX)(AX*2), R13
 	VMOVD        (R11)(R13*4), X8
 	MOVBLZX      19(BX)(AX*2), R13
@@ -10358,7 +13092,7 @@ block:
 	MOVBLZX      25(BX)(AX*2), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         74(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10381,7 +13115,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      26(BX)(AX*2), R13
 	VMOVD        (R11)(R13*4), X8
 	MOVBLZX      27(BX)(AX*2), R13
@@ -10399,7 +13133,7 @@ block:
 	MOVBLZX      33(BX)(AX*2), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         78(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10422,7 +13156,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      34(BX)(AX*2), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      35(BX)(AX*2), R13
@@ -10440,7 +13174,7 @@ block:
 	MOVBLZX      41(BX)(AX*2), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         82(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -10463,7 +13197,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      42(BX)(AX*2), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      43(BX)(AX*2), R13
@@ -10481,7 +13215,7 @@ block:
 	MOVBLZX      49(BX)(AX*2), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         86(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -10504,7 +13238,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      50(BX)(AX*2), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      51(BX)(AX*2), R13
@@ -10522,7 +13256,7 @@ block:
 	MOVBLZX      57(BX)(AX*2), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         90(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -10545,7 +13279,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      58(BX)(AX*2), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      59(BX)(AX*2), R13
@@ -10563,7 +13297,7 @@ block:
 	MOVBLZX      65(BX)(AX*2), R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVL         94(BX)(AX*2), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X8
@@ -10594,7 +13328,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      2(BX)(SI*1), R13
 	VMOVD        (R11)(R13*4), X8
 	MOVBLZX      3(BX)(SI*1), R13
@@ -10612,7 +13346,7 @@ block:
 	MOVBLZX      9(BX)(SI*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         66(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10634,7 +13368,7 @@ block:
 	VPMADDUBSW   Y10, Y8, Y8
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      10(BX)(SI*1), R13
 	VMOVD        (R11)(R13*4), X9
 	MOVBLZX      11(BX)(SI*1), R13
@@ -10652,7 +13386,7 @@ block:
 	MOVBLZX      17(BX)(SI*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVL         70(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X10
@@ -10675,7 +13409,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      18(BX)(SI*1), R13
 	VMOVD        (R11)(R13*4), X9
 	MOVBLZX      19(BX)(SI*1), R13
@@ -10693,7 +13427,7 @@ block:
 	MOVBLZX      25(BX)(SI*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVL         74(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X10
@@ -10716,7 +13450,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      26(BX)(SI*1), R13
 	VMOVD        (R11)(R13*4), X9
 	MOVBLZX      27(BX)(SI*1), R13
@@ -10734,7 +13468,7 @@ block:
 	MOVBLZX      33(BX)(SI*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVL         78(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X10
@@ -10757,7 +13491,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      34(BX)(SI*1), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      35(BX)(SI*1), R13
@@ -10775,7 +13509,7 @@ block:
 	MOVBLZX      41(BX)(SI*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         82(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10798,7 +13532,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      42(BX)(SI*1), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      43(BX)(SI*1), R13
@@ -10816,7 +13550,7 @@ block:
 	MOVBLZX      49(BX)(SI*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         86(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10839,7 +13573,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      50(BX)(SI*1), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      51(BX)(SI*1), R13
@@ -10857,7 +13591,7 @@ block:
 	MOVBLZX      57(BX)(SI*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         90(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10880,7 +13614,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      58(BX)(SI*1), R13
 	VMOVD        (R11)(R13*4), X5
 	MOVBLZX      59(BX)(SI*1), R13
@@ -10898,7 +13632,7 @@ block:
 	MOVBLZX      65(BX)(SI*1), R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVL         94(BX)(SI*1), R13
 	ANDL         $0x0000007f, R13
 	VMOVQ        (R12)(R13*8), X9
@@ -10925,7 +13659,7 @@ block:
 	VPHADDD      Y7, Y6, Y6
 	VEXTRACTI128 $0x01, Y6, X4
 	VPADDD       X4, X6, X4
-	VPXOR        X5, X5, X5
+	VXORPS       X5, X5, X5
 	VPINSRW      $0x00, (BX), X5, X5
 	VPINSRW      $0x01, (BX)(AX*1), X5, X5
 	VPINSRW      $0x02, (BX)(AX*2), X5, X5
@@ -11000,17 +13734,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R14
-	VPXOR X0, X0, X0
-	VPXOR X1, X1, X1
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R14
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
 
 block:
 	PREFETCHT0   (DI)
@@ -11030,7 +13764,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y6, Y6, Y6
+	VXORPS       Y6, Y6, Y6
 	MOVBLZX      66(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11080,7 +13814,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      74(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      75(BX), R13
@@ -11095,7 +13829,7 @@ block:
 	VPMADDUBSW   Y8, Y6, Y6
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y7
 	VPMADDWD     Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      67(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11145,7 +13879,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      78(BX), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      79(BX), R13
@@ -11161,7 +13895,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      68(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11211,7 +13945,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      82(BX), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      83(BX), R13
@@ -11227,7 +13961,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      69(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11277,7 +14011,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      86(BX), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      87(BX), R13
@@ -11293,7 +14027,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y7, Y7
 	VPADDD       Y7, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      70(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11343,7 +14077,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      90(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      91(BX), R13
@@ -11359,7 +14093,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      71(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11409,7 +14143,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      94(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      95(BX), R13
@@ -11425,7 +14159,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      72(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11475,7 +14209,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      98(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      99(BX), R13
@@ -11491,7 +14225,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
 	VPMADDWD     Y7, Y5, Y5
 	VPADDD       Y5, Y6, Y6
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      73(BX), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11541,7 +14275,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X7, X7
 	VINSERTI128  $0x01, X7, Y5, Y5
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      102(BX), R13
 	VMOVQ        (R12)(R13*8), X7
 	MOVBLZX      103(BX), R13
@@ -11566,7 +14300,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      66(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11616,7 +14350,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      74(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      75(BX)(AX*1), R13
@@ -11631,7 +14365,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      67(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11681,7 +14415,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      78(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      79(BX)(AX*1), R13
@@ -11697,7 +14431,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      68(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11747,7 +14481,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      82(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      83(BX)(AX*1), R13
@@ -11763,7 +14497,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      69(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11813,7 +14547,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      86(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      87(BX)(AX*1), R13
@@ -11829,7 +14563,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      70(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11879,7 +14613,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      90(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      91(BX)(AX*1), R13
@@ -11895,7 +14629,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      71(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -11945,7 +14679,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      94(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      95(BX)(AX*1), R13
@@ -11961,7 +14695,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      72(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12011,7 +14745,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      98(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      99(BX)(AX*1), R13
@@ -12027,7 +14761,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      73(BX)(AX*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12077,7 +14811,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      102(BX)(AX*1), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      103(BX)(AX*1), R13
@@ -12103,7 +14837,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y7, Y7, Y7
+	VXORPS       Y7, Y7, Y7
 	MOVBLZX      66(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12153,7 +14887,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      74(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      75(BX)(AX*2), R13
@@ -12168,7 +14902,7 @@ block:
 	VPMADDUBSW   Y9, Y7, Y7
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
 	VPMADDWD     Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      67(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12218,7 +14952,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      78(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      79(BX)(AX*2), R13
@@ -12234,7 +14968,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      68(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12284,7 +15018,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      82(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      83(BX)(AX*2), R13
@@ -12300,7 +15034,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      69(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12350,7 +15084,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      86(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      87(BX)(AX*2), R13
@@ -12366,7 +15100,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      70(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12416,7 +15150,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      90(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      91(BX)(AX*2), R13
@@ -12432,7 +15166,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      71(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12482,7 +15216,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      94(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      95(BX)(AX*2), R13
@@ -12498,7 +15232,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      72(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12548,7 +15282,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      98(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      99(BX)(AX*2), R13
@@ -12564,7 +15298,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
 	VPMADDWD     Y8, Y5, Y5
 	VPADDD       Y5, Y7, Y7
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      73(BX)(AX*2), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12614,7 +15348,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X8, X8
 	VINSERTI128  $0x01, X8, Y5, Y5
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      102(BX)(AX*2), R13
 	VMOVQ        (R12)(R13*8), X8
 	MOVBLZX      103(BX)(AX*2), R13
@@ -12639,7 +15373,7 @@ block:
 	VPOR         k_word_ones<>+0(SB), Y4, Y4
 	VPERMQ       $0x44, Y4, Y5
 	VPERMQ       $0xee, Y4, Y4
-	VPXOR        Y8, Y8, Y8
+	VXORPS       Y8, Y8, Y8
 	MOVBLZX      66(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12689,7 +15423,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      74(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      75(BX)(SI*1), R13
@@ -12704,7 +15438,7 @@ block:
 	VPMADDUBSW   Y10, Y8, Y8
 	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
 	VPMADDWD     Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      67(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12754,7 +15488,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVBLZX      78(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X10
 	MOVBLZX      79(BX)(SI*1), R13
@@ -12770,7 +15504,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      68(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12820,7 +15554,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVBLZX      82(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X10
 	MOVBLZX      83(BX)(SI*1), R13
@@ -12836,7 +15570,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
 	VPMADDWD     Y10, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      69(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12886,7 +15620,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X10, X10
 	VINSERTI128  $0x01, X10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
+	VXORPS       Y10, Y10, Y10
 	MOVBLZX      86(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X10
 	MOVBLZX      87(BX)(SI*1), R13
@@ -12902,7 +15636,7 @@ block:
 	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD     Y5, Y9, Y9
 	VPADDD       Y9, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      70(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -12952,7 +15686,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      90(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      91(BX)(SI*1), R13
@@ -12968,7 +15702,7 @@ block:
 	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      71(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -13018,7 +15752,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      94(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      95(BX)(SI*1), R13
@@ -13034,7 +15768,7 @@ block:
 	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      72(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -13084,7 +15818,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      98(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      99(BX)(SI*1), R13
@@ -13100,7 +15834,7 @@ block:
 	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
 	VPMADDWD     Y9, Y5, Y5
 	VPADDD       Y5, Y8, Y8
-	VPXOR        Y5, Y5, Y5
+	VXORPS       Y5, Y5, Y5
 	MOVBLZX      73(BX)(SI*1), R15
 	SHLL         $0x08, R15
 	ANDL         $0x00000100, R15
@@ -13150,7 +15884,7 @@ block:
 	ORL          R15, R13
 	VPINSRD      $0x03, (R11)(R13*4), X9, X9
 	VINSERTI128  $0x01, X9, Y5, Y5
-	VPXOR        Y9, Y9, Y9
+	VXORPS       Y9, Y9, Y9
 	MOVBLZX      102(BX)(SI*1), R13
 	VMOVQ        (R12)(R13*8), X9
 	MOVBLZX      103(BX)(SI*1), R13
@@ -13170,7 +15904,7 @@ block:
 	VPHADDD      Y7, Y6, Y6
 	VEXTRACTI128 $0x01, Y6, X4
 	VPADDD       X4, X6, X4
-	VPXOR        X5, X5, X5
+	VXORPS       X5, X5, X5
 	VPINSRW      $0x00, (BX), X5, X5
 	VPINSRW      $0x01, (BX)(AX*1), X5, X5
 	VPINSRW      $0x02, (BX)(AX*2), X5, X5
@@ -13248,17 +15982,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R11
-	VPXOR X0, X0, X0
-	VPXOR X1, X1, X1
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R11
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
 
 block:
 	PREFETCHT0   (DI)
@@ -13723,17 +16457,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R11
-	VPXOR X1, X1, X1
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
-	VPXOR X4, X4, X4
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R11
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
 
 block:
 	PREFETCHT0     (DI)
@@ -13748,7 +16482,7 @@ block:
 	PREFETCHT0     (DI)(SI*1)
 	PREFETCHT0     64(DI)(SI*1)
 	PREFETCHT0     128(DI)(SI*1)
-	VPXOR          Y5, Y5, Y5
+	VXORPS         Y5, Y5, Y5
 	VMOVQ          (BX), X5
 	VPSHUFB        k_iq4xs_high_narrow_16<>+0(SB), X5, X6
 	VPMULLW        k_iq4xs_high_up_16<>+0(SB), X6, X6
@@ -13859,7 +16593,7 @@ block:
 	VPSHUFB        k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD       Y5, Y6, Y6
 	VPADDD         Y6, Y7, Y7
-	VPXOR          Y5, Y5, Y5
+	VXORPS         Y5, Y5, Y5
 	VMOVQ          (BX)(AX*1), X5
 	VPSHUFB        k_iq4xs_high_narrow_16<>+0(SB), X5, X6
 	VPMULLW        k_iq4xs_high_up_16<>+0(SB), X6, X6
@@ -13971,7 +16705,7 @@ block:
 	VPMADDWD       Y5, Y6, Y6
 	VPADDD         Y6, Y8, Y8
 	VPHADDD        Y8, Y7, Y7
-	VPXOR          Y5, Y5, Y5
+	VXORPS         Y5, Y5, Y5
 	VMOVQ          (BX)(AX*2), X5
 	VPSHUFB        k_iq4xs_high_narrow_16<>+0(SB), X5, X6
 	VPMULLW        k_iq4xs_high_up_16<>+0(SB), X6, X6
@@ -14082,7 +16816,7 @@ block:
 	VPSHUFB        k_pair3_32<>+0(SB), Y5, Y5
 	VPMADDWD       Y5, Y6, Y6
 	VPADDD         Y6, Y8, Y8
-	VPXOR          Y5, Y5, Y5
+	VXORPS         Y5, Y5, Y5
 	VMOVQ          (BX)(SI*1), X5
 	VPSHUFB        k_iq4xs_high_narrow_16<>+0(SB), X5, X6
 	VPMULLW        k_iq4xs_high_up_16<>+0(SB), X6, X6
@@ -14197,7 +16931,7 @@ block:
 	VPHADDD        Y8, Y7, Y7
 	VEXTRACTI128   $0x01, Y7, X5
 	VPADDD         X5, X7, X5
-	VPXOR          X6, X6, X6
+	VXORPS         X6, X6, X6
 	VPINSRW        $0x00, (BX), X6, X6
 	VPINSRW        $0x01, (BX)(AX*1), X6, X6
 	VPINSRW        $0x02, (BX)(AX*2), X6, X6
@@ -14293,17 +17027,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R11
-	VPXOR X0, X0, X0
-	VPXOR X1, X1, X1
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R11
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
 
 block:
 	PREFETCHT0     (DI)
@@ -14327,7 +17061,7 @@ block:
 	VPSUBB         Y5, Y4, Y4
 	VPMOVSXBW      X4, Y4
 	VPXOR          Y6, Y6, Y6
-	VPXOR          Y5, Y5, Y5
+	VXORPS         Y5, Y5, Y5
 	VPSLLW         $0x02, Y4, Y5
 	VPMADDWD       (R10), Y5, Y5
 	VPSUBD         Y5, Y6, Y6
@@ -14421,7 +17155,7 @@ block:
 	VPSUBB         Y5, Y4, Y4
 	VPMOVSXBW      X4, Y4
 	VPXOR          Y7, Y7, Y7
-	VPXOR          Y5, Y5, Y5
+	VXORPS         Y5, Y5, Y5
 	VPSLLW         $0x02, Y4, Y5
 	VPMADDWD       (R10), Y5, Y5
 	VPSUBD         Y5, Y7, Y7
@@ -14516,7 +17250,7 @@ block:
 	VPSUBB         Y5, Y4, Y4
 	VPMOVSXBW      X4, Y4
 	VPXOR          Y7, Y7, Y7
-	VPXOR          Y5, Y5, Y5
+	VXORPS         Y5, Y5, Y5
 	VPSLLW         $0x02, Y4, Y5
 	VPMADDWD       (R10), Y5, Y5
 	VPSUBD         Y5, Y7, Y7
@@ -14610,7 +17344,7 @@ block:
 	VPSUBB         Y5, Y4, Y4
 	VPMOVSXBW      X4, Y4
 	VPXOR          Y8, Y8, Y8
-	VPXOR          Y5, Y5, Y5
+	VXORPS         Y5, Y5, Y5
 	VPSLLW         $0x02, Y4, Y5
 	VPMADDWD       (R10), Y5, Y5
 	VPSUBD         Y5, Y8, Y8
@@ -14695,7 +17429,7 @@ block:
 	VPHADDD        Y7, Y6, Y6
 	VEXTRACTI128   $0x01, Y6, X4
 	VPADDD         X4, X6, X4
-	VPXOR          X5, X5, X5
+	VXORPS         X5, X5, X5
 	VPINSRW        $0x00, 108(BX), X5, X5
 	VPINSRW        $0x01, 108(BX)(AX*1), X5, X5
 	VPINSRW        $0x02, 108(BX)(AX*2), X5, X5
@@ -14775,12 +17509,6 @@ DATA k_bytes_20_32<>+16(SB)/8, $0x2020202020202020
 DATA k_bytes_20_32<>+24(SB)/8, $0x2020202020202020
 GLOBL k_bytes_20_32<>(SB), RODATA|NOPTR, $32
 
-DATA k_bytes_03_32<>+0(SB)/8, $0x0303030303030303
-DATA k_bytes_03_32<>+8(SB)/8, $0x0303030303030303
-DATA k_bytes_03_32<>+16(SB)/8, $0x0303030303030303
-DATA k_bytes_03_32<>+24(SB)/8, $0x0303030303030303
-GLOBL k_bytes_03_32<>(SB), RODATA|NOPTR, $32
-
 DATA k_bytes_04_32<>+0(SB)/8, $0x0404040404040404
 DATA k_bytes_04_32<>+8(SB)/8, $0x0404040404040404
 DATA k_bytes_04_32<>+16(SB)/8, $0x0404040404040404
@@ -14809,17 +17537,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R11
-	VPXOR X0, X0, X0
-	VPXOR X1, X1, X1
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R11
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
 
 block:
 	PREFETCHT0   (DI)
@@ -15132,17 +17860,17 @@ still:
 	MOVQ DI, 192(SP)
 
 next:
-	MOVQ  CX, BX
-	MOVQ  CX, DI
-	ADDQ  192(SP), DI
-	MOVQ  q+32(FP), R8
-	MOVQ  d+40(FP), R9
-	MOVQ  sums+48(FP), R10
-	MOVQ  nb+56(FP), R11
-	VPXOR X2, X2, X2
-	VPXOR X3, X3, X3
-	VPXOR X4, X4, X4
-	VPXOR X5, X5, X5
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R11
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
 
 block:
 	PREFETCHT0   (DI)
@@ -15300,7 +18028,7 @@ block:
 	VPHADDD      Y8, Y7, Y7
 	VEXTRACTI128 $0x01, Y7, X1
 	VPADDD       X1, X7, X1
-	VPXOR        X6, X6, X6
+	VXORPS       X6, X6, X6
 	VPINSRW      $0x00, 64(BX), X6, X6
 	VPINSRW      $0x01, 64(BX)(AX*1), X6, X6
 	VPINSRW      $0x02, 64(BX)(AX*2), X6, X6
@@ -15350,19 +18078,3265 @@ DATA k_word_minus_1_narrow<>+16(SB)/8, $0xffffffffffffffff
 DATA k_word_minus_1_narrow<>+24(SB)/8, $0xffffffffffffffff
 GLOBL k_word_minus_1_narrow<>(SB), RODATA|NOPTR, $32
 
+// func tq10RowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·tq10RowsAVX2(SB), $200-72
+	MOVQ    stride+24(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    dst+0(FP), DX
+	LEAQ    (AX)(AX*2), SI
+	VMOVDQU k_word_ones<>+0(SB), Y0
+	MOVQ    AX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, DI
+	JZ      still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R11
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+	VXORPS X4, X4, X4
+	VXORPS X5, X5, X5
+
+block:
+	PREFETCHT0     (DI)
+	PREFETCHT0     (DI)(AX*1)
+	PREFETCHT0     (DI)(AX*2)
+	PREFETCHT0     (DI)(SI*1)
+	VMOVDQU        k_word_minus_1_narrow<>+0(SB), Y1
+	VPMADDWD       (R10), Y1, Y1
+	VMOVDQU        (BX), Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y7
+	VPCMPEQB       Y6, Y7, Y7
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPADDB         Y8, Y7, Y7
+	VPABSB         Y7, Y7
+	VPMADDUBSW     (R8), Y7, Y7
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y8, Y6
+	VPCMPEQB       Y8, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y8, Y9
+	VPCMPEQB       Y8, Y9, Y9
+	VPADDB         Y9, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     32(R8), Y6, Y6
+	VPADDW         Y6, Y7, Y7
+	VPADDB         Y8, Y8, Y6
+	VPADDB         Y8, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     64(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y8, Y6
+	VPCMPEQB       Y8, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y8, Y9
+	VPCMPEQB       Y8, Y9, Y9
+	VPADDB         Y9, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     96(R8), Y6, Y6
+	VPADDW         Y6, Y7, Y7
+	VPADDB         Y8, Y8, Y6
+	VPADDB         Y8, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     128(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VBROADCASTI128 32(BX), Y6
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPBLENDD       $0xf0, Y8, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     160(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPADDB         Y8, Y8, Y6
+	VPADDB         Y8, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     192(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VPADDB         Y6, Y6, Y8
+	VPADDB         Y6, Y8, Y8
+	VPADDB         Y8, Y8, Y6
+	VPADDB         Y8, Y6, Y6
+	VPBROADCASTD   48(BX), Y8
+	VPBLENDD       $0xf0, Y8, Y6, Y6
+	VPADDB         Y8, Y8, Y9
+	VPADDB         Y8, Y9, Y9
+	VPBLENDD       $0xe0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y8
+	VPADDB         Y9, Y8, Y8
+	VPBLENDD       $0xc0, Y8, Y6, Y6
+	VPADDB         Y8, Y8, Y9
+	VPADDB         Y8, Y9, Y9
+	VPBLENDD       $0x80, Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     224(R8), Y8, Y8
+	VPADDW         Y8, Y7, Y7
+	VPMADDWD       Y0, Y7, Y7
+	VPADDD         Y1, Y7, Y7
+	VMOVDQU        (BX)(AX*1), Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     (R8), Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y9, Y6
+	VPCMPEQB       Y9, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y9, Y10
+	VPCMPEQB       Y9, Y10, Y10
+	VPADDB         Y10, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     32(R8), Y6, Y6
+	VPADDW         Y6, Y8, Y8
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     64(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y9, Y6
+	VPCMPEQB       Y9, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y9, Y10
+	VPCMPEQB       Y9, Y10, Y10
+	VPADDB         Y10, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     96(R8), Y6, Y6
+	VPADDW         Y6, Y8, Y8
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     128(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VBROADCASTI128 32(BX)(AX*1), Y6
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPBLENDD       $0xf0, Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     160(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     192(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPBROADCASTD   48(BX)(AX*1), Y9
+	VPBLENDD       $0xf0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y10
+	VPADDB         Y9, Y10, Y10
+	VPBLENDD       $0xe0, Y10, Y6, Y6
+	VPADDB         Y10, Y10, Y9
+	VPADDB         Y10, Y9, Y9
+	VPBLENDD       $0xc0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y10
+	VPADDB         Y9, Y10, Y10
+	VPBLENDD       $0x80, Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     224(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPMADDWD       Y0, Y8, Y8
+	VPADDD         Y1, Y8, Y8
+	VPHADDD        Y8, Y7, Y7
+	VMOVDQU        (BX)(AX*2), Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y8
+	VPCMPEQB       Y6, Y8, Y8
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPADDB         Y9, Y8, Y8
+	VPABSB         Y8, Y8
+	VPMADDUBSW     (R8), Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y9, Y6
+	VPCMPEQB       Y9, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y9, Y10
+	VPCMPEQB       Y9, Y10, Y10
+	VPADDB         Y10, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     32(R8), Y6, Y6
+	VPADDW         Y6, Y8, Y8
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     64(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y9, Y6
+	VPCMPEQB       Y9, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y9, Y10
+	VPCMPEQB       Y9, Y10, Y10
+	VPADDB         Y10, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     96(R8), Y6, Y6
+	VPADDW         Y6, Y8, Y8
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     128(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VBROADCASTI128 32(BX)(AX*2), Y6
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPBLENDD       $0xf0, Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     160(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     192(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPADDB         Y6, Y6, Y9
+	VPADDB         Y6, Y9, Y9
+	VPADDB         Y9, Y9, Y6
+	VPADDB         Y9, Y6, Y6
+	VPBROADCASTD   48(BX)(AX*2), Y9
+	VPBLENDD       $0xf0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y10
+	VPADDB         Y9, Y10, Y10
+	VPBLENDD       $0xe0, Y10, Y6, Y6
+	VPADDB         Y10, Y10, Y9
+	VPADDB         Y10, Y9, Y9
+	VPBLENDD       $0xc0, Y9, Y6, Y6
+	VPADDB         Y9, Y9, Y10
+	VPADDB         Y9, Y10, Y10
+	VPBLENDD       $0x80, Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     224(R8), Y9, Y9
+	VPADDW         Y9, Y8, Y8
+	VPMADDWD       Y0, Y8, Y8
+	VPADDD         Y1, Y8, Y8
+	VMOVDQU        (BX)(SI*1), Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y9
+	VPCMPEQB       Y6, Y9, Y9
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPADDB         Y10, Y9, Y9
+	VPABSB         Y9, Y9
+	VPMADDUBSW     (R8), Y9, Y9
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y10, Y6
+	VPCMPEQB       Y10, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y10, Y11
+	VPCMPEQB       Y10, Y11, Y11
+	VPADDB         Y11, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     32(R8), Y6, Y6
+	VPADDW         Y6, Y9, Y9
+	VPADDB         Y10, Y10, Y6
+	VPADDB         Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     64(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y10, Y6
+	VPCMPEQB       Y10, Y6, Y6
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y10, Y11
+	VPCMPEQB       Y10, Y11, Y11
+	VPADDB         Y11, Y6, Y6
+	VPABSB         Y6, Y6
+	VPMADDUBSW     96(R8), Y6, Y6
+	VPADDW         Y6, Y9, Y9
+	VPADDB         Y10, Y10, Y6
+	VPADDB         Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     128(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VBROADCASTI128 32(BX)(SI*1), Y6
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPBLENDD       $0xf0, Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     160(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPADDB         Y10, Y10, Y6
+	VPADDB         Y10, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     192(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VPADDB         Y6, Y6, Y10
+	VPADDB         Y6, Y10, Y10
+	VPADDB         Y10, Y10, Y6
+	VPADDB         Y10, Y6, Y6
+	VPBROADCASTD   48(BX)(SI*1), Y10
+	VPBLENDD       $0xf0, Y10, Y6, Y6
+	VPADDB         Y10, Y10, Y11
+	VPADDB         Y10, Y11, Y11
+	VPBLENDD       $0xe0, Y11, Y6, Y6
+	VPADDB         Y11, Y11, Y10
+	VPADDB         Y11, Y10, Y10
+	VPBLENDD       $0xc0, Y10, Y6, Y6
+	VPADDB         Y10, Y10, Y11
+	VPADDB         Y10, Y11, Y11
+	VPBLENDD       $0x80, Y11, Y6, Y6
+	VPMAXUB        k_bytes_56_32<>+0(SB), Y6, Y10
+	VPCMPEQB       Y6, Y10, Y10
+	VPMAXUB        k_bytes_ab_32<>+0(SB), Y6, Y11
+	VPCMPEQB       Y6, Y11, Y11
+	VPADDB         Y11, Y10, Y10
+	VPABSB         Y10, Y10
+	VPMADDUBSW     224(R8), Y10, Y10
+	VPADDW         Y10, Y9, Y9
+	VPMADDWD       Y0, Y9, Y9
+	VPADDD         Y1, Y9, Y9
+	VPHADDD        Y9, Y8, Y8
+	VPHADDD        Y8, Y7, Y7
+	VEXTRACTI128   $0x01, Y7, X1
+	VPADDD         X1, X7, X1
+	VXORPS         X6, X6, X6
+	VPINSRW        $0x00, 52(BX), X6, X6
+	VPINSRW        $0x01, 52(BX)(AX*1), X6, X6
+	VPINSRW        $0x02, 52(BX)(AX*2), X6, X6
+	VPINSRW        $0x03, 52(BX)(SI*1), X6, X6
+	VCVTPH2PS      X6, X6
+	VBROADCASTSS   (R9), X7
+	VCVTDQ2PS      X1, X1
+	VMULPS         X7, X6, X6
+	VMULPS         X1, X6, X6
+	VADDPS         X6, X2, X6
+	VMOVAPS        X3, X2
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X6, X5
+	ADDQ           $0x36, BX
+	ADDQ           $0x36, DI
+	ADDQ           $0x00000100, R8
+	ADDQ           $0x04, R9
+	ADDQ           $0x30, R10
+	DECQ           R11
+	JNZ            block
+	MOVQ           nb+56(FP), R11
+	TESTQ          $0x00000001, R11
+	JZ             even
+	VADDPS         X2, X5, X5
+	VADDPS         X4, X3, X3
+	VADDPS         X3, X5, X2
+	JMP            store
+
+even:
+	VADDPS X3, X2, X2
+	VADDPS X5, X4, X4
+	VADDPS X4, X2, X2
+
+store:
+	VMOVUPS X2, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_bytes_56_32<>+0(SB)/8, $0x5656565656565656
+DATA k_bytes_56_32<>+8(SB)/8, $0x5656565656565656
+DATA k_bytes_56_32<>+16(SB)/8, $0x5656565656565656
+DATA k_bytes_56_32<>+24(SB)/8, $0x5656565656565656
+GLOBL k_bytes_56_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_bytes_ab_32<>+0(SB)/8, $0xabababababababab
+DATA k_bytes_ab_32<>+8(SB)/8, $0xabababababababab
+DATA k_bytes_ab_32<>+16(SB)/8, $0xabababababababab
+DATA k_bytes_ab_32<>+24(SB)/8, $0xabababababababab
+GLOBL k_bytes_ab_32<>(SB), RODATA|NOPTR, $32
+
+// func iq1sRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq1sRowsAVX2(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ ·bytesiq1+0(SB), R11
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R13
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+
+block:
+	PREFETCHT0   (DI)
+	PREFETCHT0   (DI)(AX*1)
+	PREFETCHT0   (DI)(AX*2)
+	PREFETCHT0   (DI)(SI*1)
+	VPMOVZXWD    34(BX), Y4
+	VPSRLD       $0x0c, Y4, Y4
+	VPAND        k_dword_7<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y6, Y6, Y6
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	MOVWLZX      34(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      2(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      34(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      3(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      34(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      4(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      34(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      5(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   (R8), Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVWLZX      36(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      6(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      36(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      7(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      36(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      8(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      36(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      9(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   32(R8), Y7, Y7
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVWLZX      38(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      10(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      38(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      11(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      38(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      12(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      38(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      13(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   64(R8), Y7, Y7
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVWLZX      40(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      14(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      40(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      15(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      40(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      16(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      40(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      17(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   96(R8), Y7, Y7
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      42(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      18(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      42(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      19(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      42(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      20(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      42(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      21(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      44(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      22(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      44(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      23(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      44(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      24(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      44(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      25(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      46(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      26(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      46(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      27(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      46(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      28(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      46(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      29(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      48(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      30(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      48(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      31(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      48(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      32(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      48(BX), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      33(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPMOVZXWD    34(BX)(AX*1), Y4
+	VPSRLD       $0x0c, Y4, Y4
+	VPAND        k_dword_7<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y7, Y7
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      34(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      2(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      34(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      3(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      34(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      4(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      34(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      5(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   (R8), Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      36(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      6(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      36(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      7(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      36(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      8(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      36(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      9(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   32(R8), Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      38(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      10(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      38(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      11(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      38(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      12(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      38(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      13(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   64(R8), Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      40(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      14(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      40(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      15(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      40(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      16(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      40(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      17(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   96(R8), Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      42(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      18(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      42(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      19(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      42(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      20(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      42(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      21(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      44(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      22(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      44(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      23(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      44(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      24(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      44(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      25(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      46(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      26(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      46(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      27(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      46(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      28(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      46(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      29(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      48(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      30(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      48(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      31(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      48(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      32(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      48(BX)(AX*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      33(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPMOVZXWD    34(BX)(AX*2), Y4
+	VPSRLD       $0x0c, Y4, Y4
+	VPAND        k_dword_7<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y7, Y7
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      34(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      2(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      34(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      3(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      34(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      4(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      34(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      5(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   (R8), Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      36(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      6(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      36(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      7(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      36(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      8(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      36(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      9(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   32(R8), Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      38(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      10(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      38(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      11(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      38(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      12(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      38(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      13(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   64(R8), Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVWLZX      40(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      14(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      40(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      15(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVWLZX      40(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      16(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      40(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      17(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   96(R8), Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      42(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      18(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      42(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      19(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      42(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      20(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      42(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      21(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      44(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      22(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      44(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      23(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      44(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      24(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      44(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      25(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      46(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      26(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      46(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      27(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      46(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      28(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      46(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      29(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      48(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      30(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      48(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      31(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      48(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      32(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      48(BX)(AX*2), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      33(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPMOVZXWD    34(BX)(SI*1), Y4
+	VPSRLD       $0x0c, Y4, Y4
+	VPAND        k_dword_7<>+0(SB), Y4, Y4
+	VPSLLD       $0x10, Y4, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y8, Y8
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y9, Y9, Y9
+	MOVWLZX      34(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      2(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      34(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      3(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVWLZX      34(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      4(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVWLZX      34(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      5(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   (R8), Y9, Y9
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVWLZX      36(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      6(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      36(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      7(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVWLZX      36(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      8(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVWLZX      36(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      9(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   32(R8), Y9, Y9
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVWLZX      38(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      10(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      38(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      11(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVWLZX      38(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      12(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVWLZX      38(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      13(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   64(R8), Y9, Y9
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVWLZX      40(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      14(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      40(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      15(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVWLZX      40(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      16(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVWLZX      40(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      17(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   96(R8), Y9, Y9
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      42(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      18(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      42(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      19(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      42(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      20(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      42(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      21(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      44(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      22(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      44(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      23(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      44(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      24(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      44(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      25(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      46(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      26(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      46(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      27(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      46(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      28(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      46(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      29(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVWLZX      48(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x08, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      30(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      48(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x05, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      31(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      48(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHLL         $0x02, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      32(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVWLZX      48(BX)(SI*1), R14
+	MOVL         R14, R12
+	SHRL         $0x0f, R14
+	SHLL         $0x0b, R14
+	SHRL         $0x01, R12
+	ANDL         $0x00000700, R12
+	ORL          R12, R14
+	MOVBLZX      33(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X4
+	VPADDD       X4, X6, X4
+	VXORPS       X5, X5, X5
+	VPINSRW      $0x00, (BX), X5, X5
+	VPINSRW      $0x01, (BX)(AX*1), X5, X5
+	VPINSRW      $0x02, (BX)(AX*2), X5, X5
+	VPINSRW      $0x03, (BX)(SI*1), X5, X5
+	VCVTPH2PS    X5, X5
+	VMULPS       k_parts_8<>+0(SB), X5, X5
+	VBROADCASTSS (R9), X6
+	VCVTDQ2PS    X4, X4
+	VMULPS       X6, X5, X5
+	VMULPS       X4, X5, X5
+	VADDPS       X5, X0, X5
+	VMOVAPS      X1, X0
+	VMOVAPS      X2, X1
+	VMOVAPS      X3, X2
+	VMOVAPS      X5, X3
+	ADDQ         $0x32, BX
+	ADDQ         $0x32, DI
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x30, R10
+	DECQ         R13
+	JNZ          block
+	MOVQ         nb+56(FP), R13
+	TESTQ        $0x00000001, R13
+	JZ           even
+	VADDPS       X0, X3, X3
+	VADDPS       X2, X1, X1
+	VADDPS       X1, X3, X0
+	JMP          store
+
+even:
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
+
+store:
+	VMOVUPS X0, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_dword_7<>+0(SB)/8, $0x0000000700000007
+DATA k_dword_7<>+8(SB)/8, $0x0000000700000007
+DATA k_dword_7<>+16(SB)/8, $0x0000000700000007
+DATA k_dword_7<>+24(SB)/8, $0x0000000700000007
+GLOBL k_dword_7<>(SB), RODATA|NOPTR, $32
+
+DATA k_word_9_32<>+0(SB)/8, $0x0009000900090009
+DATA k_word_9_32<>+8(SB)/8, $0x0009000900090009
+DATA k_word_9_32<>+16(SB)/8, $0x0009000900090009
+DATA k_word_9_32<>+24(SB)/8, $0x0009000900090009
+GLOBL k_word_9_32<>(SB), RODATA|NOPTR, $32
+
+// func iq1mRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, BMI2, F16C, MMX+
+TEXT ·iq1mRowsAVX2(SB), $200-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ ·bytesiq1+0(SB), R11
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, 192(SP)
+
+next:
+	MOVQ   CX, BX
+	MOVQ   CX, DI
+	ADDQ   192(SP), DI
+	MOVQ   q+32(FP), R8
+	MOVQ   d+40(FP), R9
+	MOVQ   sums+48(FP), R10
+	MOVQ   nb+56(FP), R13
+	VXORPS X0, X0, X0
+	VXORPS X1, X1, X1
+	VXORPS X2, X2, X2
+	VXORPS X3, X3, X3
+
+block:
+	PREFETCHT0   (DI)
+	PREFETCHT0   (DI)(AX*1)
+	PREFETCHT0   (DI)(AX*2)
+	PREFETCHT0   (DI)(SI*1)
+	VPBROADCASTQ 48(BX), Y4
+	VPSHUFB      k_iq1m_words_32<>+0(SB), Y4, Y4
+	VPMULLW      k_iq1m_up_32<>+0(SB), Y4, Y4
+	VPSRLW       $0x09, Y4, Y4
+	VPAND        k_word_7_32<>+0(SB), Y4, Y4
+	VXORPS       Y6, Y6, Y6
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	MOVBLZX      32(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      (BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      32(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      1(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVBLZX      33(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      2(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      33(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      3(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   (R8), Y7, Y7
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVBLZX      34(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      4(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      34(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      5(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVBLZX      35(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      6(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      35(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      7(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   32(R8), Y7, Y7
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVBLZX      36(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      8(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      36(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      9(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVBLZX      37(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      10(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      37(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      11(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   64(R8), Y7, Y7
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y8
+	VPMADDWD     Y8, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVBLZX      38(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      12(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      38(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      13(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVBLZX      39(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      14(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      39(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      15(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPMADDUBSW   96(R8), Y7, Y7
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y7, Y7
+	VPADDD       Y7, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      40(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      16(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      40(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      17(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      41(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      18(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      41(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      19(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      42(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      20(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      42(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      21(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      43(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      22(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      43(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      23(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      44(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      24(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      44(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      25(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      45(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      26(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      45(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      27(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y7
+	VPMADDWD     Y7, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      46(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      28(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      46(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      29(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      47(BX), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      30(BX), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVBLZX      47(BX), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      31(BX), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VPBROADCASTQ 48(BX)(AX*1), Y4
+	VPSHUFB      k_iq1m_words_32<>+0(SB), Y4, Y4
+	VPMULLW      k_iq1m_up_32<>+0(SB), Y4, Y4
+	VPSRLW       $0x09, Y4, Y4
+	VPAND        k_word_7_32<>+0(SB), Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y7, Y7
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      32(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      (BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      32(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      1(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      33(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      2(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      33(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      3(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   (R8), Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      34(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      4(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      34(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      5(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      35(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      6(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      35(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      7(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   32(R8), Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      36(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      8(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      36(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      9(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      37(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      10(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      37(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      11(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   64(R8), Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      38(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      12(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      38(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      13(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      39(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      14(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      39(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      15(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   96(R8), Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      40(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      16(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      40(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      17(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      41(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      18(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      41(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      19(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      42(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      20(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      42(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      21(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      43(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      22(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      43(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      23(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      44(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      24(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      44(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      25(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      45(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      26(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      45(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      27(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      46(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      28(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      46(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      29(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      47(BX)(AX*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      30(BX)(AX*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      47(BX)(AX*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      31(BX)(AX*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VPBROADCASTQ 48(BX)(AX*2), Y4
+	VPSHUFB      k_iq1m_words_32<>+0(SB), Y4, Y4
+	VPMULLW      k_iq1m_up_32<>+0(SB), Y4, Y4
+	VPSRLW       $0x09, Y4, Y4
+	VPAND        k_word_7_32<>+0(SB), Y4, Y4
+	VXORPS       Y7, Y7, Y7
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y7, Y7
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      32(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      (BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      32(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      1(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      33(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      2(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      33(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      3(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   (R8), Y8, Y8
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      34(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      4(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      34(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      5(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      35(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      6(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      35(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      7(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   32(R8), Y8, Y8
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      36(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      8(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      36(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      9(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      37(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      10(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      37(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      11(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   64(R8), Y8, Y8
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y9
+	VPMADDWD     Y9, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVBLZX      38(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      12(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      38(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      13(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	MOVBLZX      39(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      14(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      39(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      15(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y8, Y8
+	VPMADDUBSW   96(R8), Y8, Y8
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y8, Y8
+	VPADDD       Y8, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      40(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      16(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      40(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      17(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      41(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      18(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      41(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      19(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      42(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      20(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      42(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      21(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      43(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      22(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      43(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      23(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      44(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      24(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      44(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      25(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      45(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      26(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      45(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      27(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y8
+	VPMADDWD     Y8, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      46(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      28(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      46(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      29(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      47(BX)(AX*2), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      30(BX)(AX*2), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVBLZX      47(BX)(AX*2), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      31(BX)(AX*2), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VPBROADCASTQ 48(BX)(SI*1), Y4
+	VPSHUFB      k_iq1m_words_32<>+0(SB), Y4, Y4
+	VPMULLW      k_iq1m_up_32<>+0(SB), Y4, Y4
+	VPSRLW       $0x09, Y4, Y4
+	VPAND        k_word_7_32<>+0(SB), Y4, Y4
+	VXORPS       Y8, Y8, Y8
+	VPADDW       Y4, Y4, Y4
+	VPOR         k_word_ones<>+0(SB), Y4, Y4
+	VPMULLW      k_word_9_32<>+0(SB), Y4, Y5
+	VPMADDWD     (R10), Y5, Y5
+	VPSUBD       Y5, Y8, Y8
+	VPERMQ       $0x44, Y4, Y5
+	VPERMQ       $0xee, Y4, Y4
+	VXORPS       Y9, Y9, Y9
+	MOVBLZX      32(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      (BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      32(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      1(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVBLZX      33(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      2(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVBLZX      33(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      3(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   (R8), Y9, Y9
+	VPSHUFB      k_pair0_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVBLZX      34(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      4(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      34(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      5(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVBLZX      35(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      6(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVBLZX      35(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      7(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   32(R8), Y9, Y9
+	VPSHUFB      k_pair1_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVBLZX      36(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      8(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      36(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      9(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVBLZX      37(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      10(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVBLZX      37(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      11(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   64(R8), Y9, Y9
+	VPSHUFB      k_pair2_32<>+0(SB), Y5, Y10
+	VPMADDWD     Y10, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVBLZX      38(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      12(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      38(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      13(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	MOVBLZX      39(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      14(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X10
+	MOVBLZX      39(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      15(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X10, X10
+	VINSERTI128  $0x01, X10, Y9, Y9
+	VPMADDUBSW   96(R8), Y9, Y9
+	VPSHUFB      k_pair3_32<>+0(SB), Y5, Y5
+	VPMADDWD     Y5, Y9, Y9
+	VPADDD       Y9, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      40(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      16(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      40(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      17(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      41(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      18(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      41(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      19(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   128(R8), Y5, Y5
+	VPSHUFB      k_pair0_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      42(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      20(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      42(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      21(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      43(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      22(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      43(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      23(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPSHUFB      k_pair1_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      44(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      24(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      44(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      25(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      45(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      26(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      45(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      27(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VPSHUFB      k_pair2_32<>+0(SB), Y4, Y9
+	VPMADDWD     Y9, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VXORPS       Y5, Y5, Y5
+	MOVBLZX      46(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      28(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVBLZX      46(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      29(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVBLZX      47(BX)(SI*1), R14
+	ANDL         $0x0000000f, R14
+	SHLL         $0x08, R14
+	MOVBLZX      30(BX)(SI*1), R12
+	ORL          R14, R12
+	VMOVQ        (R11)(R12*8), X9
+	MOVBLZX      47(BX)(SI*1), R14
+	SHRL         $0x04, R14
+	SHLL         $0x08, R14
+	MOVBLZX      31(BX)(SI*1), R12
+	ORL          R14, R12
+	VPINSRQ      $0x01, (R11)(R12*8), X9, X9
+	VINSERTI128  $0x01, X9, Y5, Y5
+	VPMADDUBSW   224(R8), Y5, Y5
+	VPSHUFB      k_pair3_32<>+0(SB), Y4, Y4
+	VPMADDWD     Y4, Y5, Y5
+	VPADDD       Y5, Y8, Y8
+	VPHADDD      Y8, Y7, Y7
+	VPHADDD      Y7, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X4
+	VPADDD       X4, X6, X4
+	VXORPS       X5, X5, X5
+	MOVQ         $0xf000f000f000f000, R14
+	MOVQ         48(BX), R12
+	PEXTQ        R14, R12, R12
+	VPINSRW      $0x00, R12, X5, X5
+	MOVQ         48(BX)(AX*1), R12
+	PEXTQ        R14, R12, R12
+	VPINSRW      $0x01, R12, X5, X5
+	MOVQ         48(BX)(AX*2), R12
+	PEXTQ        R14, R12, R12
+	VPINSRW      $0x02, R12, X5, X5
+	MOVQ         48(BX)(SI*1), R12
+	PEXTQ        R14, R12, R12
+	VPINSRW      $0x03, R12, X5, X5
+	VCVTPH2PS    X5, X5
+	VMULPS       k_parts_8<>+0(SB), X5, X5
+	VBROADCASTSS (R9), X6
+	VCVTDQ2PS    X4, X4
+	VMULPS       X6, X5, X5
+	VMULPS       X4, X5, X5
+	VADDPS       X5, X0, X5
+	VMOVAPS      X1, X0
+	VMOVAPS      X2, X1
+	VMOVAPS      X3, X2
+	VMOVAPS      X5, X3
+	ADDQ         $0x38, BX
+	ADDQ         $0x38, DI
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x30, R10
+	DECQ         R13
+	JNZ          block
+	MOVQ         nb+56(FP), R13
+	TESTQ        $0x00000001, R13
+	JZ           even
+	VADDPS       X0, X3, X3
+	VADDPS       X2, X1, X1
+	VADDPS       X1, X3, X0
+	JMP          store
+
+even:
+	VADDPS X1, X0, X0
+	VADDPS X3, X2, X2
+	VADDPS X2, X0, X0
+
+store:
+	VMOVUPS X0, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+DATA k_iq1m_words_32<>+0(SB)/8, $0x0100010001000100
+DATA k_iq1m_words_32<>+8(SB)/8, $0x0302030203020302
+DATA k_iq1m_words_32<>+16(SB)/8, $0x0504050405040504
+DATA k_iq1m_words_32<>+24(SB)/8, $0x0706070607060706
+GLOBL k_iq1m_words_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_iq1m_up_32<>+0(SB)/8, $0x0001000800400200
+DATA k_iq1m_up_32<>+8(SB)/8, $0x0001000800400200
+DATA k_iq1m_up_32<>+16(SB)/8, $0x0001000800400200
+DATA k_iq1m_up_32<>+24(SB)/8, $0x0001000800400200
+GLOBL k_iq1m_up_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_word_7_32<>+0(SB)/8, $0x0007000700070007
+DATA k_word_7_32<>+8(SB)/8, $0x0007000700070007
+DATA k_word_7_32<>+16(SB)/8, $0x0007000700070007
+DATA k_word_7_32<>+24(SB)/8, $0x0007000700070007
+GLOBL k_word_7_32<>(SB), RODATA|NOPTR, $32
+
 // func readLoopAVX2(p *byte, steps int) uint64
 // Requires: AVX, AVX2
 TEXT ·readLoopAVX2(SB), NOSPLIT, $0-24
-	MOVQ  p+0(FP), AX
-	MOVQ  steps+8(FP), CX
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
+	MOVQ   p+0(FP), AX
+	MOVQ   steps+8(FP), CX
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
 
 step:
 	VPADDQ       (AX), Y0, Y0

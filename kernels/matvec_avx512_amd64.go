@@ -34,6 +34,21 @@ func iq4nlRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *floa
 //go:noescape
 func mxfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
+// nvfp4RowsAVX512 multiplies nvfp4 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func nvfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q20RowsAVX512 multiplies q20 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func q20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q10RowsAVX512 multiplies q10 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func q10RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // iq2xxsRowsAVX512 multiplies iq2xxs weights; see matrixKernel.
 //
 //go:noescape

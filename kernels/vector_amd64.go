@@ -15,10 +15,10 @@ import (
 // vector lists the levels above the generic one that this machine and its system can run.
 func vector() []*level {
 	c := &cpuid.CPU
-	if !c.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C) {
+	if !c.Supports(cpuid.AVX2, cpuid.BMI2, cpuid.FMA3, cpuid.F16C) {
 		return nil
 	}
-	if !c.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI, cpuid.AVX512VBMI, cpuid.GFNI, cpuid.BMI2) {
+	if !c.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI, cpuid.AVX512VBMI, cpuid.GFNI) {
 		return []*level{&avx2}
 	}
 	return []*level{&avx2, &avx512}

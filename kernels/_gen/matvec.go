@@ -11,11 +11,16 @@ import (
 
 // matvecs writes the products of the types that kquant and q8 leave out: 4 weight rows by one column.
 func matvecs(v isa) {
-	for _, t := range runTypes {
+	for _, t := range append(runTypes, smallTypes...) {
 		v.runRows(t)
 	}
 	for _, t := range superTypes(v) {
 		v.superRows(t)
+	}
+	if !v.wide {
+		for _, t := range oneTypes {
+			v.superRows(t)
+		}
 	}
 	v.readLoop()
 }
@@ -63,11 +68,7 @@ func (v isa) upper(y reg.VecVirtual) reg.VecVirtual {
 // clean zeroes a register of which a part will be written and all of it read; the generator would else take what is left
 // for a value that comes from before.
 func (v isa) clean(r reg.VecVirtual) reg.VecVirtual {
-	if v.wide {
-		VPXORD(r, r, r)
-	} else {
-		VPXOR(r, r, r)
-	}
+	VXORPS(r, r, r) // of all such instructions, one that the generator knows not to read r
 	return r
 }
 

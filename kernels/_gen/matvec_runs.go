@@ -145,10 +145,8 @@ func (v isa) runRows(t runType) {
 		// Back by 8-n runs.
 		SUBQ(Imm(8), n)
 		x := GP64()
-		IMUL3Q(Imm(uint64(t.size/8)), n, x)
-		if t.size%8 != 0 {
-			panic(t.name)
-		}
+		IMUL3Q(U32(t.size), n, x)
+		SARQ(Imm(3), x) // nb is a number of whole blocks
 		ADDQ(x, k.w.base)
 		ADDQ(x, k.ahead.base)
 		MOVQ(n, x)
@@ -297,8 +295,7 @@ func nibblesWide(size, qs int, book string, fifth bool) func(k *runs) runBody {
 						VPSHUFB(lo, bookReg, lo)
 						VPSHUFB(hi, bookReg, hi)
 					}
-					p[i] = ZMM()
-					VPXORD(p[i], p[i], p[i])
+					p[i] = k.clean(ZMM())
 					VPDPBUSD(k.act[2*i], lo, p[i])
 					VPDPBUSD(k.act[2*i+1], hi, p[i])
 				}

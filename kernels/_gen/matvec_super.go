@@ -415,8 +415,7 @@ func q3kWide(k *kq) superBody {
 
 func q5kWide(k *kq) superBody {
 	nib := k.constant(k.bytesOf(15))
-	zero := ZMM()
-	VPXORD(zero, zero, zero)
+	zero := k.clean(ZMM())
 	var spread [4]reg.VecVirtual
 	for j := range spread {
 		base := 4*(j/2) + j%2
