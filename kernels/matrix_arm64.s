@@ -3210,93 +3210,93 @@ eight:
 	PRFM 2240(R3), PLDL1KEEP
 	PRFM 2304(R3), PLDL1KEEP
 	WORD $0x7d400062 // ldr h2, [x3]
-	WORD $0x3cc02066 // ldur q6, [x3, #2]
-	WORD $0x3cc12067 // ldur q7, [x3, #18]
-	WORD $0x7d404463 // ldr h3, [x3, #34]
-	WORD $0x3cc24068 // ldur q8, [x3, #36]
-	WORD $0x3cc34069 // ldur q9, [x3, #52]
-	WORD $0x7d408864 // ldr h4, [x3, #68]
-	WORD $0x3cc4606a // ldur q10, [x3, #70]
-	WORD $0x3cc5606b // ldur q11, [x3, #86]
-	WORD $0x7d40cc65 // ldr h5, [x3, #102]
-	WORD $0x3cc6806c // ldur q12, [x3, #104]
-	WORD $0x3cc7806d // ldur q13, [x3, #120]
-	WORD $0x0e433842 // zip1 v2.4h, v2.4h, v3.4h
-	WORD $0x0e453884 // zip1 v4.4h, v4.4h, v5.4h
-	WORD $0x0e843842 // zip1 v2.2s, v2.2s, v4.2s
+	WORD $0x7d404464 // ldr h4, [x3, #34]
+	WORD $0x7d408865 // ldr h5, [x3, #68]
+	WORD $0x7d40cc66 // ldr h6, [x3, #102]
+	WORD $0x0e443842 // zip1 v2.4h, v2.4h, v4.4h
+	WORD $0x0e4638a5 // zip1 v5.4h, v5.4h, v6.4h
+	WORD $0x0e853842 // zip1 v2.2s, v2.2s, v5.2s
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3cc02063 // ldur q3, [x3, #2]
+	WORD $0x3cc12064 // ldur q4, [x3, #18]
+	WORD $0x3cc24065 // ldur q5, [x3, #36]
+	WORD $0x3cc34066 // ldur q6, [x3, #52]
+	WORD $0x3cc46067 // ldur q7, [x3, #70]
+	WORD $0x3cc56068 // ldur q8, [x3, #86]
+	WORD $0x3cc68069 // ldur q9, [x3, #104]
+	WORD $0x3cc7806a // ldur q10, [x3, #120]
+	WORD $0x4f00040b // movi v11.4s, #0x0
 	WORD $0x3dc000cf // ldr q15, [x6]
-	WORD $0x4e8f94c3 // sdot v3.4s, v6.16b, v15.16b
+	WORD $0x4e8f946b // sdot v11.4s, v3.16b, v15.16b
 	WORD $0x3dc004cf // ldr q15, [x6, #16]
-	WORD $0x4e8f94e3 // sdot v3.4s, v7.16b, v15.16b
-	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4e8f948b // sdot v11.4s, v4.16b, v15.16b
+	WORD $0x4f00040c // movi v12.4s, #0x0
 	WORD $0x3dc008cf // ldr q15, [x6, #32]
-	WORD $0x4e8f9504 // sdot v4.4s, v8.16b, v15.16b
+	WORD $0x4e8f94ac // sdot v12.4s, v5.16b, v15.16b
 	WORD $0x3dc00ccf // ldr q15, [x6, #48]
-	WORD $0x4e8f9524 // sdot v4.4s, v9.16b, v15.16b
-	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4e8f94cc // sdot v12.4s, v6.16b, v15.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
 	WORD $0x3dc010cf // ldr q15, [x6, #64]
-	WORD $0x4e8f9545 // sdot v5.4s, v10.16b, v15.16b
+	WORD $0x4e8f94ed // sdot v13.4s, v7.16b, v15.16b
 	WORD $0x3dc014cf // ldr q15, [x6, #80]
-	WORD $0x4e8f9565 // sdot v5.4s, v11.16b, v15.16b
+	WORD $0x4e8f950d // sdot v13.4s, v8.16b, v15.16b
 	WORD $0x4f00040e // movi v14.4s, #0x0
 	WORD $0x3dc018cf // ldr q15, [x6, #96]
-	WORD $0x4e8f958e // sdot v14.4s, v12.16b, v15.16b
+	WORD $0x4e8f952e // sdot v14.4s, v9.16b, v15.16b
 	WORD $0x3dc01ccf // ldr q15, [x6, #112]
-	WORD $0x4e8f95ae // sdot v14.4s, v13.16b, v15.16b
-	WORD $0x4ea4bc63 // addp v3.4s, v3.4s, v4.4s
-	WORD $0x4eaebca5 // addp v5.4s, v5.4s, v14.4s
-	WORD $0x4ea5bc63 // addp v3.4s, v3.4s, v5.4s
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x3dc00144 // ldr q4, [x10]
-	WORD $0x6e24dc44 // fmul v4.4s, v2.4s, v4.4s
-	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x4eacbd6b // addp v11.4s, v11.4s, v12.4s
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eadbd6b // addp v11.4s, v11.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x3dc0014c // ldr q12, [x10]
+	WORD $0x6e2cdc4d // fmul v13.4s, v2.4s, v12.4s
+	WORD $0x6e2bddad // fmul v13.4s, v13.4s, v11.4s
+	WORD $0x4e2dd400 // fadd v0.4s, v0.4s, v13.4s
 	WORD $0x7d411062 // ldr h2, [x3, #136]
-	WORD $0x3cc8a066 // ldur q6, [x3, #138]
-	WORD $0x3cc9a067 // ldur q7, [x3, #154]
-	WORD $0x7d415463 // ldr h3, [x3, #170]
-	WORD $0x3ccac068 // ldur q8, [x3, #172]
-	WORD $0x3ccbc069 // ldur q9, [x3, #188]
-	WORD $0x7d419864 // ldr h4, [x3, #204]
-	WORD $0x3ccce06a // ldur q10, [x3, #206]
-	WORD $0x3ccde06b // ldur q11, [x3, #222]
-	WORD $0x7d41dc65 // ldr h5, [x3, #238]
-	WORD $0x3dc03c6c // ldr q12, [x3, #240]
-	WORD $0x3dc0406d // ldr q13, [x3, #256]
-	WORD $0x0e433842 // zip1 v2.4h, v2.4h, v3.4h
-	WORD $0x0e453884 // zip1 v4.4h, v4.4h, v5.4h
-	WORD $0x0e843842 // zip1 v2.2s, v2.2s, v4.2s
+	WORD $0x7d415464 // ldr h4, [x3, #170]
+	WORD $0x7d419865 // ldr h5, [x3, #204]
+	WORD $0x7d41dc66 // ldr h6, [x3, #238]
+	WORD $0x0e443842 // zip1 v2.4h, v2.4h, v4.4h
+	WORD $0x0e4638a5 // zip1 v5.4h, v5.4h, v6.4h
+	WORD $0x0e853842 // zip1 v2.2s, v2.2s, v5.2s
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3cc8a063 // ldur q3, [x3, #138]
+	WORD $0x3cc9a064 // ldur q4, [x3, #154]
+	WORD $0x3ccac065 // ldur q5, [x3, #172]
+	WORD $0x3ccbc066 // ldur q6, [x3, #188]
+	WORD $0x3ccce067 // ldur q7, [x3, #206]
+	WORD $0x3ccde068 // ldur q8, [x3, #222]
+	WORD $0x3dc03c69 // ldr q9, [x3, #240]
+	WORD $0x3dc0406a // ldr q10, [x3, #256]
+	WORD $0x4f00040b // movi v11.4s, #0x0
 	WORD $0x3dc020cf // ldr q15, [x6, #128]
-	WORD $0x4e8f94c3 // sdot v3.4s, v6.16b, v15.16b
+	WORD $0x4e8f946b // sdot v11.4s, v3.16b, v15.16b
 	WORD $0x3dc024cf // ldr q15, [x6, #144]
-	WORD $0x4e8f94e3 // sdot v3.4s, v7.16b, v15.16b
-	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4e8f948b // sdot v11.4s, v4.16b, v15.16b
+	WORD $0x4f00040c // movi v12.4s, #0x0
 	WORD $0x3dc028cf // ldr q15, [x6, #160]
-	WORD $0x4e8f9504 // sdot v4.4s, v8.16b, v15.16b
+	WORD $0x4e8f94ac // sdot v12.4s, v5.16b, v15.16b
 	WORD $0x3dc02ccf // ldr q15, [x6, #176]
-	WORD $0x4e8f9524 // sdot v4.4s, v9.16b, v15.16b
-	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4e8f94cc // sdot v12.4s, v6.16b, v15.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
 	WORD $0x3dc030cf // ldr q15, [x6, #192]
-	WORD $0x4e8f9545 // sdot v5.4s, v10.16b, v15.16b
+	WORD $0x4e8f94ed // sdot v13.4s, v7.16b, v15.16b
 	WORD $0x3dc034cf // ldr q15, [x6, #208]
-	WORD $0x4e8f9565 // sdot v5.4s, v11.16b, v15.16b
+	WORD $0x4e8f950d // sdot v13.4s, v8.16b, v15.16b
 	WORD $0x4f00040e // movi v14.4s, #0x0
 	WORD $0x3dc038cf // ldr q15, [x6, #224]
-	WORD $0x4e8f958e // sdot v14.4s, v12.16b, v15.16b
+	WORD $0x4e8f952e // sdot v14.4s, v9.16b, v15.16b
 	WORD $0x3dc03ccf // ldr q15, [x6, #240]
-	WORD $0x4e8f95ae // sdot v14.4s, v13.16b, v15.16b
-	WORD $0x4ea4bc63 // addp v3.4s, v3.4s, v4.4s
-	WORD $0x4eaebca5 // addp v5.4s, v5.4s, v14.4s
-	WORD $0x4ea5bc63 // addp v3.4s, v3.4s, v5.4s
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x3dc00544 // ldr q4, [x10, #16]
-	WORD $0x6e24dc44 // fmul v4.4s, v2.4s, v4.4s
-	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
-	WORD $0x4e24d421 // fadd v1.4s, v1.4s, v4.4s
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x4eacbd6b // addp v11.4s, v11.4s, v12.4s
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eadbd6b // addp v11.4s, v11.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x3dc0054c // ldr q12, [x10, #16]
+	WORD $0x6e2cdc4d // fmul v13.4s, v2.4s, v12.4s
+	WORD $0x6e2bddad // fmul v13.4s, v13.4s, v11.4s
+	WORD $0x4e2dd421 // fadd v1.4s, v1.4s, v13.4s
 	ADD $272, R3, R3
 	ADD $256, R6, R6
 	ADD $32, R10, R10
@@ -3313,25 +3313,25 @@ rest:
 
 one:
 	WORD $0x7d400064 // ldr h4, [x3]
-	WORD $0x1ee24084 // fcvt s4, h4
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
 	WORD $0x3cc02062 // ldur q2, [x3, #2]
 	WORD $0x3cc12063 // ldur q3, [x3, #18]
-	WORD $0x4f000405 // movi v5.4s, #0x0
-	WORD $0x3dc000c6 // ldr q6, [x6]
-	WORD $0x4e869445 // sdot v5.4s, v2.16b, v6.16b
-	WORD $0x3dc004c6 // ldr q6, [x6, #16]
-	WORD $0x4e869465 // sdot v5.4s, v3.16b, v6.16b
-	WORD $0x4eb1b8a5 // addv s5, v5.4s
-	WORD $0x5e21d8a5 // scvtf s5, s5
-	WORD $0xbd400146 // ldr s6, [x10]
-	WORD $0x1e260886 // fmul s6, s4, s6
-	WORD $0x1e2508c5 // fmul s5, s6, s5
-	WORD $0xbd4001e6 // ldr s6, [x15]
-	WORD $0x1e2528c6 // fadd s6, s6, s5
-	WORD $0xbd0001e6 // str s6, [x15]
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x3dc000c7 // ldr q7, [x6]
+	WORD $0x4e879446 // sdot v6.4s, v2.16b, v7.16b
+	WORD $0x3dc004c7 // ldr q7, [x6, #16]
+	WORD $0x4e879466 // sdot v6.4s, v3.16b, v7.16b
+	WORD $0x4eb1b8c6 // addv s6, v6.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0xbd400147 // ldr s7, [x10]
+	WORD $0x6e27dc88 // fmul v8.4s, v4.4s, v7.4s
+	WORD $0x6e26dd06 // fmul v6.4s, v8.4s, v6.4s
+	WORD $0xbd4001e8 // ldr s8, [x15]
+	WORD $0x4e26d508 // fadd v8.4s, v8.4s, v6.4s
+	WORD $0xbd0001e8 // str s8, [x15]
+	ADD $34, R3, R3
 	ADD $32, R6, R6
 	ADD $4, R10, R10
-	ADD $34, R3, R3
 	ADD $4, R15, R15
 	SUBS $1, R5, R5
 	BNE one
@@ -3385,261 +3385,261 @@ next:
 
 eight:
 	WORD $0x7d400068 // ldr h8, [x3]
-	WORD $0x3cc0206c // ldur q12, [x3, #2]
-	WORD $0x3cc1206d // ldur q13, [x3, #18]
-	WORD $0x7d404469 // ldr h9, [x3, #34]
-	WORD $0x3cc2406e // ldur q14, [x3, #36]
-	WORD $0x3cc3406f // ldur q15, [x3, #52]
-	WORD $0x7d40886a // ldr h10, [x3, #68]
-	WORD $0x3cc46070 // ldur q16, [x3, #70]
-	WORD $0x3cc56071 // ldur q17, [x3, #86]
-	WORD $0x7d40cc6b // ldr h11, [x3, #102]
-	WORD $0x3cc68072 // ldur q18, [x3, #104]
-	WORD $0x3cc78073 // ldur q19, [x3, #120]
-	WORD $0x0e493908 // zip1 v8.4h, v8.4h, v9.4h
-	WORD $0x0e4b394a // zip1 v10.4h, v10.4h, v11.4h
-	WORD $0x0e8a3908 // zip1 v8.2s, v8.2s, v10.2s
+	WORD $0x7d40446a // ldr h10, [x3, #34]
+	WORD $0x7d40886b // ldr h11, [x3, #68]
+	WORD $0x7d40cc6c // ldr h12, [x3, #102]
+	WORD $0x0e4a3908 // zip1 v8.4h, v8.4h, v10.4h
+	WORD $0x0e4c396b // zip1 v11.4h, v11.4h, v12.4h
+	WORD $0x0e8b3908 // zip1 v8.2s, v8.2s, v11.2s
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x3cc02069 // ldur q9, [x3, #2]
+	WORD $0x3cc1206a // ldur q10, [x3, #18]
+	WORD $0x3cc2406b // ldur q11, [x3, #36]
+	WORD $0x3cc3406c // ldur q12, [x3, #52]
+	WORD $0x3cc4606d // ldur q13, [x3, #70]
+	WORD $0x3cc5606e // ldur q14, [x3, #86]
+	WORD $0x3cc6806f // ldur q15, [x3, #104]
+	WORD $0x3cc78070 // ldur q16, [x3, #120]
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc000d5 // ldr q21, [x6]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc004d5 // ldr q21, [x6, #16]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc008d5 // ldr q21, [x6, #32]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc00cd5 // ldr q21, [x6, #48]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc010d5 // ldr q21, [x6, #64]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc014d5 // ldr q21, [x6, #80]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc018d5 // ldr q21, [x6, #96]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc01cd5 // ldr q21, [x6, #112]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0014a // ldr q10, [x10]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad400 // fadd v0.4s, v0.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d400 // fadd v0.4s, v0.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc000f5 // ldr q21, [x7]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc004f5 // ldr q21, [x7, #16]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc008f5 // ldr q21, [x7, #32]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc00cf5 // ldr q21, [x7, #48]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc010f5 // ldr q21, [x7, #64]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc014f5 // ldr q21, [x7, #80]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc018f5 // ldr q21, [x7, #96]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc01cf5 // ldr q21, [x7, #112]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0016a // ldr q10, [x11]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00172 // ldr q18, [x11]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d442 // fadd v2.4s, v2.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc00115 // ldr q21, [x8]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc00515 // ldr q21, [x8, #16]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc00915 // ldr q21, [x8, #32]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc00d15 // ldr q21, [x8, #48]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc01115 // ldr q21, [x8, #64]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc01515 // ldr q21, [x8, #80]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc01915 // ldr q21, [x8, #96]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc01d15 // ldr q21, [x8, #112]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0018a // ldr q10, [x12]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad484 // fadd v4.4s, v4.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00192 // ldr q18, [x12]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d484 // fadd v4.4s, v4.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc00135 // ldr q21, [x9]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc00535 // ldr q21, [x9, #16]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc00935 // ldr q21, [x9, #32]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc00d35 // ldr q21, [x9, #48]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc01135 // ldr q21, [x9, #64]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc01535 // ldr q21, [x9, #80]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc01935 // ldr q21, [x9, #96]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc01d35 // ldr q21, [x9, #112]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc001aa // ldr q10, [x13]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc001b2 // ldr q18, [x13]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d4c6 // fadd v6.4s, v6.4s, v19.4s
 	WORD $0x7d411068 // ldr h8, [x3, #136]
-	WORD $0x3cc8a06c // ldur q12, [x3, #138]
-	WORD $0x3cc9a06d // ldur q13, [x3, #154]
-	WORD $0x7d415469 // ldr h9, [x3, #170]
-	WORD $0x3ccac06e // ldur q14, [x3, #172]
-	WORD $0x3ccbc06f // ldur q15, [x3, #188]
-	WORD $0x7d41986a // ldr h10, [x3, #204]
-	WORD $0x3ccce070 // ldur q16, [x3, #206]
-	WORD $0x3ccde071 // ldur q17, [x3, #222]
-	WORD $0x7d41dc6b // ldr h11, [x3, #238]
-	WORD $0x3dc03c72 // ldr q18, [x3, #240]
-	WORD $0x3dc04073 // ldr q19, [x3, #256]
-	WORD $0x0e493908 // zip1 v8.4h, v8.4h, v9.4h
-	WORD $0x0e4b394a // zip1 v10.4h, v10.4h, v11.4h
-	WORD $0x0e8a3908 // zip1 v8.2s, v8.2s, v10.2s
+	WORD $0x7d41546a // ldr h10, [x3, #170]
+	WORD $0x7d41986b // ldr h11, [x3, #204]
+	WORD $0x7d41dc6c // ldr h12, [x3, #238]
+	WORD $0x0e4a3908 // zip1 v8.4h, v8.4h, v10.4h
+	WORD $0x0e4c396b // zip1 v11.4h, v11.4h, v12.4h
+	WORD $0x0e8b3908 // zip1 v8.2s, v8.2s, v11.2s
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x3cc8a069 // ldur q9, [x3, #138]
+	WORD $0x3cc9a06a // ldur q10, [x3, #154]
+	WORD $0x3ccac06b // ldur q11, [x3, #172]
+	WORD $0x3ccbc06c // ldur q12, [x3, #188]
+	WORD $0x3ccce06d // ldur q13, [x3, #206]
+	WORD $0x3ccde06e // ldur q14, [x3, #222]
+	WORD $0x3dc03c6f // ldr q15, [x3, #240]
+	WORD $0x3dc04070 // ldr q16, [x3, #256]
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc020d5 // ldr q21, [x6, #128]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc024d5 // ldr q21, [x6, #144]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc028d5 // ldr q21, [x6, #160]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc02cd5 // ldr q21, [x6, #176]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc030d5 // ldr q21, [x6, #192]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc034d5 // ldr q21, [x6, #208]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc038d5 // ldr q21, [x6, #224]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc03cd5 // ldr q21, [x6, #240]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0054a // ldr q10, [x10, #16]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad421 // fadd v1.4s, v1.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d421 // fadd v1.4s, v1.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc020f5 // ldr q21, [x7, #128]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc024f5 // ldr q21, [x7, #144]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc028f5 // ldr q21, [x7, #160]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc02cf5 // ldr q21, [x7, #176]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc030f5 // ldr q21, [x7, #192]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc034f5 // ldr q21, [x7, #208]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc038f5 // ldr q21, [x7, #224]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc03cf5 // ldr q21, [x7, #240]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0056a // ldr q10, [x11, #16]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad463 // fadd v3.4s, v3.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00572 // ldr q18, [x11, #16]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d463 // fadd v3.4s, v3.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc02115 // ldr q21, [x8, #128]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc02515 // ldr q21, [x8, #144]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc02915 // ldr q21, [x8, #160]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc02d15 // ldr q21, [x8, #176]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc03115 // ldr q21, [x8, #192]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc03515 // ldr q21, [x8, #208]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc03915 // ldr q21, [x8, #224]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc03d15 // ldr q21, [x8, #240]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0058a // ldr q10, [x12, #16]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad4a5 // fadd v5.4s, v5.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00592 // ldr q18, [x12, #16]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d4a5 // fadd v5.4s, v5.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc02135 // ldr q21, [x9, #128]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc02535 // ldr q21, [x9, #144]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc02935 // ldr q21, [x9, #160]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc02d35 // ldr q21, [x9, #176]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc03135 // ldr q21, [x9, #192]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc03535 // ldr q21, [x9, #208]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc03935 // ldr q21, [x9, #224]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc03d35 // ldr q21, [x9, #240]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc005aa // ldr q10, [x13, #16]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad4e7 // fadd v7.4s, v7.4s, v10.4s
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc005b2 // ldr q18, [x13, #16]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d4e7 // fadd v7.4s, v7.4s, v19.4s
 	ADD $272, R3, R3
 	ADD $256, R6, R6
 	ADD $32, R10, R10
@@ -3668,70 +3668,70 @@ rest:
 
 one:
 	WORD $0x7d40006a // ldr h10, [x3]
-	WORD $0x1ee2414a // fcvt s10, h10
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
 	WORD $0x3cc02068 // ldur q8, [x3, #2]
 	WORD $0x3cc12069 // ldur q9, [x3, #18]
-	WORD $0x4f00040b // movi v11.4s, #0x0
-	WORD $0x3dc000cc // ldr q12, [x6]
-	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
-	WORD $0x3dc004cc // ldr q12, [x6, #16]
-	WORD $0x4e8c952b // sdot v11.4s, v9.16b, v12.16b
-	WORD $0x4eb1b96b // addv s11, v11.4s
-	WORD $0x5e21d96b // scvtf s11, s11
-	WORD $0xbd40014c // ldr s12, [x10]
-	WORD $0x1e2c094c // fmul s12, s10, s12
-	WORD $0x1e2b098b // fmul s11, s12, s11
-	WORD $0xbd4001ec // ldr s12, [x15]
-	WORD $0x1e2b298c // fadd s12, s12, s11
-	WORD $0xbd0001ec // str s12, [x15]
+	WORD $0x4f00040c // movi v12.4s, #0x0
+	WORD $0x3dc000cd // ldr q13, [x6]
+	WORD $0x4e8d950c // sdot v12.4s, v8.16b, v13.16b
+	WORD $0x3dc004cd // ldr q13, [x6, #16]
+	WORD $0x4e8d952c // sdot v12.4s, v9.16b, v13.16b
+	WORD $0x4eb1b98c // addv s12, v12.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0xbd40014d // ldr s13, [x10]
+	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
+	WORD $0x6e2cddcc // fmul v12.4s, v14.4s, v12.4s
+	WORD $0xbd4001ee // ldr s14, [x15]
+	WORD $0x4e2cd5ce // fadd v14.4s, v14.4s, v12.4s
+	WORD $0xbd0001ee // str s14, [x15]
+	WORD $0x4f00040c // movi v12.4s, #0x0
+	WORD $0x3dc000ed // ldr q13, [x7]
+	WORD $0x4e8d950c // sdot v12.4s, v8.16b, v13.16b
+	WORD $0x3dc004ed // ldr q13, [x7, #16]
+	WORD $0x4e8d952c // sdot v12.4s, v9.16b, v13.16b
+	WORD $0x4eb1b98c // addv s12, v12.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0xbd40016d // ldr s13, [x11]
+	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
+	WORD $0x6e2cddcc // fmul v12.4s, v14.4s, v12.4s
+	WORD $0xbd4021ee // ldr s14, [x15, #32]
+	WORD $0x4e2cd5ce // fadd v14.4s, v14.4s, v12.4s
+	WORD $0xbd0021ee // str s14, [x15, #32]
+	WORD $0x4f00040c // movi v12.4s, #0x0
+	WORD $0x3dc0010d // ldr q13, [x8]
+	WORD $0x4e8d950c // sdot v12.4s, v8.16b, v13.16b
+	WORD $0x3dc0050d // ldr q13, [x8, #16]
+	WORD $0x4e8d952c // sdot v12.4s, v9.16b, v13.16b
+	WORD $0x4eb1b98c // addv s12, v12.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0xbd40018d // ldr s13, [x12]
+	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
+	WORD $0x6e2cddcc // fmul v12.4s, v14.4s, v12.4s
+	WORD $0xbd4041ee // ldr s14, [x15, #64]
+	WORD $0x4e2cd5ce // fadd v14.4s, v14.4s, v12.4s
+	WORD $0xbd0041ee // str s14, [x15, #64]
+	WORD $0x4f00040c // movi v12.4s, #0x0
+	WORD $0x3dc0012d // ldr q13, [x9]
+	WORD $0x4e8d950c // sdot v12.4s, v8.16b, v13.16b
+	WORD $0x3dc0052d // ldr q13, [x9, #16]
+	WORD $0x4e8d952c // sdot v12.4s, v9.16b, v13.16b
+	WORD $0x4eb1b98c // addv s12, v12.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0xbd4001ad // ldr s13, [x13]
+	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
+	WORD $0x6e2cddcc // fmul v12.4s, v14.4s, v12.4s
+	WORD $0xbd4061ee // ldr s14, [x15, #96]
+	WORD $0x4e2cd5ce // fadd v14.4s, v14.4s, v12.4s
+	WORD $0xbd0061ee // str s14, [x15, #96]
+	ADD $34, R3, R3
 	ADD $32, R6, R6
 	ADD $4, R10, R10
-	WORD $0x4f00040b // movi v11.4s, #0x0
-	WORD $0x3dc000ec // ldr q12, [x7]
-	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
-	WORD $0x3dc004ec // ldr q12, [x7, #16]
-	WORD $0x4e8c952b // sdot v11.4s, v9.16b, v12.16b
-	WORD $0x4eb1b96b // addv s11, v11.4s
-	WORD $0x5e21d96b // scvtf s11, s11
-	WORD $0xbd40016c // ldr s12, [x11]
-	WORD $0x1e2c094c // fmul s12, s10, s12
-	WORD $0x1e2b098b // fmul s11, s12, s11
-	WORD $0xbd4021ec // ldr s12, [x15, #32]
-	WORD $0x1e2b298c // fadd s12, s12, s11
-	WORD $0xbd0021ec // str s12, [x15, #32]
 	ADD $32, R7, R7
 	ADD $4, R11, R11
-	WORD $0x4f00040b // movi v11.4s, #0x0
-	WORD $0x3dc0010c // ldr q12, [x8]
-	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
-	WORD $0x3dc0050c // ldr q12, [x8, #16]
-	WORD $0x4e8c952b // sdot v11.4s, v9.16b, v12.16b
-	WORD $0x4eb1b96b // addv s11, v11.4s
-	WORD $0x5e21d96b // scvtf s11, s11
-	WORD $0xbd40018c // ldr s12, [x12]
-	WORD $0x1e2c094c // fmul s12, s10, s12
-	WORD $0x1e2b098b // fmul s11, s12, s11
-	WORD $0xbd4041ec // ldr s12, [x15, #64]
-	WORD $0x1e2b298c // fadd s12, s12, s11
-	WORD $0xbd0041ec // str s12, [x15, #64]
 	ADD $32, R8, R8
 	ADD $4, R12, R12
-	WORD $0x4f00040b // movi v11.4s, #0x0
-	WORD $0x3dc0012c // ldr q12, [x9]
-	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
-	WORD $0x3dc0052c // ldr q12, [x9, #16]
-	WORD $0x4e8c952b // sdot v11.4s, v9.16b, v12.16b
-	WORD $0x4eb1b96b // addv s11, v11.4s
-	WORD $0x5e21d96b // scvtf s11, s11
-	WORD $0xbd4001ac // ldr s12, [x13]
-	WORD $0x1e2c094c // fmul s12, s10, s12
-	WORD $0x1e2b098b // fmul s11, s12, s11
-	WORD $0xbd4061ec // ldr s12, [x15, #96]
-	WORD $0x1e2b298c // fadd s12, s12, s11
-	WORD $0xbd0061ec // str s12, [x15, #96]
 	ADD $32, R9, R9
 	ADD $4, R13, R13
-	ADD $34, R3, R3
 	ADD $4, R15, R15
 	SUBS $1, R5, R5
 	BNE one
@@ -3768,6 +3768,4462 @@ join:
 	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
 	WORD $0x6e0640c8 // ext v8.16b, v6.16b, v6.16b, #8
 	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q40RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q40RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	WORD $0x4f00e503 // movi v3.16b, #0x8
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0x7d400064 // ldr h4, [x3]
+	WORD $0x7d402466 // ldr h6, [x3, #18]
+	WORD $0x7d404867 // ldr h7, [x3, #36]
+	WORD $0x7d406c68 // ldr h8, [x3, #54]
+	WORD $0x0e463884 // zip1 v4.4h, v4.4h, v6.4h
+	WORD $0x0e4838e7 // zip1 v7.4h, v7.4h, v8.4h
+	WORD $0x0e873884 // zip1 v4.2s, v4.2s, v7.2s
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x3cc02065 // ldur q5, [x3, #2]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x6e2384a5 // sub v5.16b, v5.16b, v3.16b
+	WORD $0x6e2384c6 // sub v6.16b, v6.16b, v3.16b
+	WORD $0x3cc14067 // ldur q7, [x3, #20]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x6e2384e7 // sub v7.16b, v7.16b, v3.16b
+	WORD $0x6e238508 // sub v8.16b, v8.16b, v3.16b
+	WORD $0x3cc26069 // ldur q9, [x3, #38]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x6e238529 // sub v9.16b, v9.16b, v3.16b
+	WORD $0x6e23854a // sub v10.16b, v10.16b, v3.16b
+	WORD $0x3cc3806b // ldur q11, [x3, #56]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x6e23856b // sub v11.16b, v11.16b, v3.16b
+	WORD $0x6e23858c // sub v12.16b, v12.16b, v3.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0014e // ldr q14, [x10]
+	WORD $0x6e2edc8f // fmul v15.4s, v4.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd400 // fadd v0.4s, v0.4s, v15.4s
+	WORD $0x7d409064 // ldr h4, [x3, #72]
+	WORD $0x7d40b466 // ldr h6, [x3, #90]
+	WORD $0x7d40d867 // ldr h7, [x3, #108]
+	WORD $0x7d40fc68 // ldr h8, [x3, #126]
+	WORD $0x0e463884 // zip1 v4.4h, v4.4h, v6.4h
+	WORD $0x0e4838e7 // zip1 v7.4h, v7.4h, v8.4h
+	WORD $0x0e873884 // zip1 v4.2s, v4.2s, v7.2s
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x3cc4a065 // ldur q5, [x3, #74]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x6e2384a5 // sub v5.16b, v5.16b, v3.16b
+	WORD $0x6e2384c6 // sub v6.16b, v6.16b, v3.16b
+	WORD $0x3cc5c067 // ldur q7, [x3, #92]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x6e2384e7 // sub v7.16b, v7.16b, v3.16b
+	WORD $0x6e238508 // sub v8.16b, v8.16b, v3.16b
+	WORD $0x3cc6e069 // ldur q9, [x3, #110]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x6e238529 // sub v9.16b, v9.16b, v3.16b
+	WORD $0x6e23854a // sub v10.16b, v10.16b, v3.16b
+	WORD $0x3dc0206b // ldr q11, [x3, #128]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x6e23856b // sub v11.16b, v11.16b, v3.16b
+	WORD $0x6e23858c // sub v12.16b, v12.16b, v3.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc028d1 // ldr q17, [x6, #160]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc02cd1 // ldr q17, [x6, #176]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc030d1 // ldr q17, [x6, #192]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc034d1 // ldr q17, [x6, #208]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc038d1 // ldr q17, [x6, #224]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc03cd1 // ldr q17, [x6, #240]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0054e // ldr q14, [x10, #16]
+	WORD $0x6e2edc8f // fmul v15.4s, v4.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
+	ADD $144, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d400066 // ldr h6, [x3]
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
+	WORD $0x3cc02064 // ldur q4, [x3, #2]
+	WORD $0x6f0c0485 // ushr v5.16b, v4.16b, #4
+	WORD $0x4e221c84 // and v4.16b, v4.16b, v2.16b
+	WORD $0x6e238484 // sub v4.16b, v4.16b, v3.16b
+	WORD $0x6e2384a5 // sub v5.16b, v5.16b, v3.16b
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x3dc000c9 // ldr q9, [x6]
+	WORD $0x4e899488 // sdot v8.4s, v4.16b, v9.16b
+	WORD $0x3dc004c9 // ldr q9, [x6, #16]
+	WORD $0x4e8994a8 // sdot v8.4s, v5.16b, v9.16b
+	WORD $0x4eb1b908 // addv s8, v8.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0xbd400149 // ldr s9, [x10]
+	WORD $0x6e29dcca // fmul v10.4s, v6.4s, v9.4s
+	WORD $0x6e28dd48 // fmul v8.4s, v10.4s, v8.4s
+	WORD $0xbd4001ea // ldr s10, [x15]
+	WORD $0x4e28d54a // fadd v10.4s, v10.4s, v8.4s
+	WORD $0xbd0001ea // str s10, [x15]
+	ADD $18, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004004 // ext v4.16b, v0.16b, v0.16b, #8
+	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q40ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q40ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	WORD $0x4f00e509 // movi v9.16b, #0x8
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0x7d40006a // ldr h10, [x3]
+	WORD $0x7d40246c // ldr h12, [x3, #18]
+	WORD $0x7d40486d // ldr h13, [x3, #36]
+	WORD $0x7d406c6e // ldr h14, [x3, #54]
+	WORD $0x0e4c394a // zip1 v10.4h, v10.4h, v12.4h
+	WORD $0x0e4e39ad // zip1 v13.4h, v13.4h, v14.4h
+	WORD $0x0e8d394a // zip1 v10.2s, v10.2s, v13.2s
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x3cc0206b // ldur q11, [x3, #2]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x6e29856b // sub v11.16b, v11.16b, v9.16b
+	WORD $0x6e29858c // sub v12.16b, v12.16b, v9.16b
+	WORD $0x3cc1406d // ldur q13, [x3, #20]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x6e2985ad // sub v13.16b, v13.16b, v9.16b
+	WORD $0x6e2985ce // sub v14.16b, v14.16b, v9.16b
+	WORD $0x3cc2606f // ldur q15, [x3, #38]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x6e2985ef // sub v15.16b, v15.16b, v9.16b
+	WORD $0x6e298610 // sub v16.16b, v16.16b, v9.16b
+	WORD $0x3cc38071 // ldur q17, [x3, #56]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x6e298631 // sub v17.16b, v17.16b, v9.16b
+	WORD $0x6e298652 // sub v18.16b, v18.16b, v9.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000d7 // ldr q23, [x6]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004d7 // ldr q23, [x6, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008d7 // ldr q23, [x6, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cd7 // ldr q23, [x6, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010d7 // ldr q23, [x6, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014d7 // ldr q23, [x6, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018d7 // ldr q23, [x6, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cd7 // ldr q23, [x6, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d400 // fadd v0.4s, v0.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000f7 // ldr q23, [x7]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004f7 // ldr q23, [x7, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008f7 // ldr q23, [x7, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cf7 // ldr q23, [x7, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010f7 // ldr q23, [x7, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014f7 // ldr q23, [x7, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018f7 // ldr q23, [x7, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cf7 // ldr q23, [x7, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00174 // ldr q20, [x11]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d442 // fadd v2.4s, v2.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00117 // ldr q23, [x8]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00517 // ldr q23, [x8, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00917 // ldr q23, [x8, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d17 // ldr q23, [x8, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01117 // ldr q23, [x8, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01517 // ldr q23, [x8, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01917 // ldr q23, [x8, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d17 // ldr q23, [x8, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00194 // ldr q20, [x12]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d484 // fadd v4.4s, v4.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00137 // ldr q23, [x9]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00537 // ldr q23, [x9, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00937 // ldr q23, [x9, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d37 // ldr q23, [x9, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01137 // ldr q23, [x9, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01537 // ldr q23, [x9, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01937 // ldr q23, [x9, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d37 // ldr q23, [x9, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc001b4 // ldr q20, [x13]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4c6 // fadd v6.4s, v6.4s, v21.4s
+	WORD $0x7d40906a // ldr h10, [x3, #72]
+	WORD $0x7d40b46c // ldr h12, [x3, #90]
+	WORD $0x7d40d86d // ldr h13, [x3, #108]
+	WORD $0x7d40fc6e // ldr h14, [x3, #126]
+	WORD $0x0e4c394a // zip1 v10.4h, v10.4h, v12.4h
+	WORD $0x0e4e39ad // zip1 v13.4h, v13.4h, v14.4h
+	WORD $0x0e8d394a // zip1 v10.2s, v10.2s, v13.2s
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x3cc4a06b // ldur q11, [x3, #74]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x6e29856b // sub v11.16b, v11.16b, v9.16b
+	WORD $0x6e29858c // sub v12.16b, v12.16b, v9.16b
+	WORD $0x3cc5c06d // ldur q13, [x3, #92]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x6e2985ad // sub v13.16b, v13.16b, v9.16b
+	WORD $0x6e2985ce // sub v14.16b, v14.16b, v9.16b
+	WORD $0x3cc6e06f // ldur q15, [x3, #110]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x6e2985ef // sub v15.16b, v15.16b, v9.16b
+	WORD $0x6e298610 // sub v16.16b, v16.16b, v9.16b
+	WORD $0x3dc02071 // ldr q17, [x3, #128]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x6e298631 // sub v17.16b, v17.16b, v9.16b
+	WORD $0x6e298652 // sub v18.16b, v18.16b, v9.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020d7 // ldr q23, [x6, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024d7 // ldr q23, [x6, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028d7 // ldr q23, [x6, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cd7 // ldr q23, [x6, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030d7 // ldr q23, [x6, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034d7 // ldr q23, [x6, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038d7 // ldr q23, [x6, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cd7 // ldr q23, [x6, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00554 // ldr q20, [x10, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d421 // fadd v1.4s, v1.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020f7 // ldr q23, [x7, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024f7 // ldr q23, [x7, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028f7 // ldr q23, [x7, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cf7 // ldr q23, [x7, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030f7 // ldr q23, [x7, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034f7 // ldr q23, [x7, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038f7 // ldr q23, [x7, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cf7 // ldr q23, [x7, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00574 // ldr q20, [x11, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d463 // fadd v3.4s, v3.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02117 // ldr q23, [x8, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02517 // ldr q23, [x8, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02917 // ldr q23, [x8, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d17 // ldr q23, [x8, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03117 // ldr q23, [x8, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03517 // ldr q23, [x8, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03917 // ldr q23, [x8, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d17 // ldr q23, [x8, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00594 // ldr q20, [x12, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4a5 // fadd v5.4s, v5.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02137 // ldr q23, [x9, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02537 // ldr q23, [x9, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02937 // ldr q23, [x9, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d37 // ldr q23, [x9, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03137 // ldr q23, [x9, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03537 // ldr q23, [x9, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03937 // ldr q23, [x9, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d37 // ldr q23, [x9, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc005b4 // ldr q20, [x13, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4e7 // fadd v7.4s, v7.4s, v21.4s
+	ADD $144, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d40006c // ldr h12, [x3]
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	WORD $0x3cc0206a // ldur q10, [x3, #2]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e281d4a // and v10.16b, v10.16b, v8.16b
+	WORD $0x6e29854a // sub v10.16b, v10.16b, v9.16b
+	WORD $0x6e29856b // sub v11.16b, v11.16b, v9.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc000cf // ldr q15, [x6]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc004cf // ldr q15, [x6, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40014f // ldr s15, [x10]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4001f0 // ldr s16, [x15]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0001f0 // str s16, [x15]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc000ef // ldr q15, [x7]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc004ef // ldr q15, [x7, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40016f // ldr s15, [x11]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4021f0 // ldr s16, [x15, #32]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0021f0 // str s16, [x15, #32]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc0010f // ldr q15, [x8]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc0050f // ldr q15, [x8, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40018f // ldr s15, [x12]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4041f0 // ldr s16, [x15, #64]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0041f0 // str s16, [x15, #64]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc0012f // ldr q15, [x9]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc0052f // ldr q15, [x9, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd4001af // ldr s15, [x13]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4061f0 // ldr s16, [x15, #96]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0061f0 // str s16, [x15, #96]
+	ADD $18, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400a // ext v10.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2ad400 // fadd v0.4s, v0.4s, v10.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404a // ext v10.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408a // ext v10.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2ad484 // fadd v4.4s, v4.4s, v10.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640ca // ext v10.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q41RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q41RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	MOVD sums+48(FP), R17
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0xbd400063 // ldr s3, [x3]
+	WORD $0xbd401465 // ldr s5, [x3, #20]
+	WORD $0xbd402866 // ldr s6, [x3, #40]
+	WORD $0xbd403c67 // ldr s7, [x3, #60]
+	WORD $0x4e853863 // zip1 v3.4s, v3.4s, v5.4s
+	WORD $0x4e8738c6 // zip1 v6.4s, v6.4s, v7.4s
+	WORD $0x4ec63863 // zip1 v3.2d, v3.2d, v6.2d
+	WORD $0x4e435864 // uzp2 v4.8h, v3.8h, v3.8h
+	WORD $0x4e431863 // uzp1 v3.8h, v3.8h, v3.8h
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
+	WORD $0x3cc04065 // ldur q5, [x3, #4]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x3cc18067 // ldur q7, [x3, #24]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x3cc2c069 // ldur q9, [x3, #44]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x3dc0106b // ldr q11, [x3, #64]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0014e // ldr q14, [x10]
+	WORD $0x6e2edc6f // fmul v15.4s, v3.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd400 // fadd v0.4s, v0.4s, v15.4s
+	WORD $0xfd40022d // ldr d13, [x17]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edc8e // fmul v14.4s, v4.4s, v14.4s
+	WORD $0x6e2dddce // fmul v14.4s, v14.4s, v13.4s
+	WORD $0x4e2ed400 // fadd v0.4s, v0.4s, v14.4s
+	WORD $0xbd405063 // ldr s3, [x3, #80]
+	WORD $0xbd406465 // ldr s5, [x3, #100]
+	WORD $0xbd407866 // ldr s6, [x3, #120]
+	WORD $0xbd408c67 // ldr s7, [x3, #140]
+	WORD $0x4e853863 // zip1 v3.4s, v3.4s, v5.4s
+	WORD $0x4e8738c6 // zip1 v6.4s, v6.4s, v7.4s
+	WORD $0x4ec63863 // zip1 v3.2d, v3.2d, v6.2d
+	WORD $0x4e435864 // uzp2 v4.8h, v3.8h, v3.8h
+	WORD $0x4e431863 // uzp1 v3.8h, v3.8h, v3.8h
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
+	WORD $0x3cc54065 // ldur q5, [x3, #84]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x3cc68067 // ldur q7, [x3, #104]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x3cc7c069 // ldur q9, [x3, #124]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x3dc0246b // ldr q11, [x3, #144]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc028d1 // ldr q17, [x6, #160]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc02cd1 // ldr q17, [x6, #176]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc030d1 // ldr q17, [x6, #192]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc034d1 // ldr q17, [x6, #208]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc038d1 // ldr q17, [x6, #224]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc03cd1 // ldr q17, [x6, #240]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0054e // ldr q14, [x10, #16]
+	WORD $0x6e2edc6f // fmul v15.4s, v3.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
+	WORD $0xfd40062d // ldr d13, [x17, #8]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edc8e // fmul v14.4s, v4.4s, v14.4s
+	WORD $0x6e2dddce // fmul v14.4s, v14.4s, v13.4s
+	WORD $0x4e2ed421 // fadd v1.4s, v1.4s, v14.4s
+	ADD $160, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $16, R17, R17
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0xbd400065 // ldr s5, [x3]
+	WORD $0x4e4558a6 // uzp2 v6.8h, v5.8h, v5.8h
+	WORD $0x4e4518a5 // uzp1 v5.8h, v5.8h, v5.8h
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
+	WORD $0x0e2178a5 // fcvtl v5.4s, v5.4h
+	WORD $0x3cc04063 // ldur q3, [x3, #4]
+	WORD $0x6f0c0464 // ushr v4.16b, v3.16b, #4
+	WORD $0x4e221c63 // and v3.16b, v3.16b, v2.16b
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x3dc000c8 // ldr q8, [x6]
+	WORD $0x4e889467 // sdot v7.4s, v3.16b, v8.16b
+	WORD $0x3dc004c8 // ldr q8, [x6, #16]
+	WORD $0x4e889487 // sdot v7.4s, v4.16b, v8.16b
+	WORD $0x4eb1b8e7 // addv s7, v7.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0xbd400148 // ldr s8, [x10]
+	WORD $0x6e28dca9 // fmul v9.4s, v5.4s, v8.4s
+	WORD $0x6e27dd27 // fmul v7.4s, v9.4s, v7.4s
+	WORD $0xbd4001e9 // ldr s9, [x15]
+	WORD $0x4e27d529 // fadd v9.4s, v9.4s, v7.4s
+	WORD $0x7d400227 // ldr h7, [x17]
+	WORD $0x0f10a4e7 // sxtl v7.4s, v7.4h
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e28dcc8 // fmul v8.4s, v6.4s, v8.4s
+	WORD $0x6e27dd07 // fmul v7.4s, v8.4s, v7.4s
+	WORD $0x4e27d529 // fadd v9.4s, v9.4s, v7.4s
+	WORD $0xbd0001e9 // str s9, [x15]
+	ADD $20, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $2, R17, R17
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004003 // ext v3.16b, v0.16b, v0.16b, #8
+	WORD $0x4e23d400 // fadd v0.4s, v0.4s, v3.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q41ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q41ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	MOVD sums+48(FP), R17
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<1, R17, R19
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<1, R19, R20
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	ADD R5<<1, R20, R21
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0xbd400069 // ldr s9, [x3]
+	WORD $0xbd40146b // ldr s11, [x3, #20]
+	WORD $0xbd40286c // ldr s12, [x3, #40]
+	WORD $0xbd403c6d // ldr s13, [x3, #60]
+	WORD $0x4e8b3929 // zip1 v9.4s, v9.4s, v11.4s
+	WORD $0x4e8d398c // zip1 v12.4s, v12.4s, v13.4s
+	WORD $0x4ecc3929 // zip1 v9.2d, v9.2d, v12.2d
+	WORD $0x4e49592a // uzp2 v10.8h, v9.8h, v9.8h
+	WORD $0x4e491929 // uzp1 v9.8h, v9.8h, v9.8h
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x3cc0406b // ldur q11, [x3, #4]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x3cc1806d // ldur q13, [x3, #24]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x3cc2c06f // ldur q15, [x3, #44]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x3dc01071 // ldr q17, [x3, #64]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000d7 // ldr q23, [x6]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004d7 // ldr q23, [x6, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008d7 // ldr q23, [x6, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cd7 // ldr q23, [x6, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010d7 // ldr q23, [x6, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014d7 // ldr q23, [x6, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018d7 // ldr q23, [x6, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cd7 // ldr q23, [x6, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d400 // fadd v0.4s, v0.4s, v21.4s
+	WORD $0xfd400233 // ldr d19, [x17]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d400 // fadd v0.4s, v0.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000f7 // ldr q23, [x7]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004f7 // ldr q23, [x7, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008f7 // ldr q23, [x7, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cf7 // ldr q23, [x7, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010f7 // ldr q23, [x7, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014f7 // ldr q23, [x7, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018f7 // ldr q23, [x7, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cf7 // ldr q23, [x7, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00174 // ldr q20, [x11]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d442 // fadd v2.4s, v2.4s, v21.4s
+	WORD $0xfd400273 // ldr d19, [x19]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d442 // fadd v2.4s, v2.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00117 // ldr q23, [x8]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00517 // ldr q23, [x8, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00917 // ldr q23, [x8, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d17 // ldr q23, [x8, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01117 // ldr q23, [x8, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01517 // ldr q23, [x8, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01917 // ldr q23, [x8, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d17 // ldr q23, [x8, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00194 // ldr q20, [x12]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d484 // fadd v4.4s, v4.4s, v21.4s
+	WORD $0xfd400293 // ldr d19, [x20]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d484 // fadd v4.4s, v4.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00137 // ldr q23, [x9]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00537 // ldr q23, [x9, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00937 // ldr q23, [x9, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d37 // ldr q23, [x9, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01137 // ldr q23, [x9, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01537 // ldr q23, [x9, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01937 // ldr q23, [x9, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d37 // ldr q23, [x9, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc001b4 // ldr q20, [x13]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4c6 // fadd v6.4s, v6.4s, v21.4s
+	WORD $0xfd4002b3 // ldr d19, [x21]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d4c6 // fadd v6.4s, v6.4s, v20.4s
+	WORD $0xbd405069 // ldr s9, [x3, #80]
+	WORD $0xbd40646b // ldr s11, [x3, #100]
+	WORD $0xbd40786c // ldr s12, [x3, #120]
+	WORD $0xbd408c6d // ldr s13, [x3, #140]
+	WORD $0x4e8b3929 // zip1 v9.4s, v9.4s, v11.4s
+	WORD $0x4e8d398c // zip1 v12.4s, v12.4s, v13.4s
+	WORD $0x4ecc3929 // zip1 v9.2d, v9.2d, v12.2d
+	WORD $0x4e49592a // uzp2 v10.8h, v9.8h, v9.8h
+	WORD $0x4e491929 // uzp1 v9.8h, v9.8h, v9.8h
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x3cc5406b // ldur q11, [x3, #84]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x3cc6806d // ldur q13, [x3, #104]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x3cc7c06f // ldur q15, [x3, #124]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x3dc02471 // ldr q17, [x3, #144]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020d7 // ldr q23, [x6, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024d7 // ldr q23, [x6, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028d7 // ldr q23, [x6, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cd7 // ldr q23, [x6, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030d7 // ldr q23, [x6, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034d7 // ldr q23, [x6, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038d7 // ldr q23, [x6, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cd7 // ldr q23, [x6, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00554 // ldr q20, [x10, #16]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d421 // fadd v1.4s, v1.4s, v21.4s
+	WORD $0xfd400633 // ldr d19, [x17, #8]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d421 // fadd v1.4s, v1.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020f7 // ldr q23, [x7, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024f7 // ldr q23, [x7, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028f7 // ldr q23, [x7, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cf7 // ldr q23, [x7, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030f7 // ldr q23, [x7, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034f7 // ldr q23, [x7, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038f7 // ldr q23, [x7, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cf7 // ldr q23, [x7, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00574 // ldr q20, [x11, #16]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d463 // fadd v3.4s, v3.4s, v21.4s
+	WORD $0xfd400673 // ldr d19, [x19, #8]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d463 // fadd v3.4s, v3.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02117 // ldr q23, [x8, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02517 // ldr q23, [x8, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02917 // ldr q23, [x8, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d17 // ldr q23, [x8, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03117 // ldr q23, [x8, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03517 // ldr q23, [x8, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03917 // ldr q23, [x8, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d17 // ldr q23, [x8, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00594 // ldr q20, [x12, #16]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4a5 // fadd v5.4s, v5.4s, v21.4s
+	WORD $0xfd400693 // ldr d19, [x20, #8]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d4a5 // fadd v5.4s, v5.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02137 // ldr q23, [x9, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02537 // ldr q23, [x9, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02937 // ldr q23, [x9, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d37 // ldr q23, [x9, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03137 // ldr q23, [x9, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03537 // ldr q23, [x9, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03937 // ldr q23, [x9, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d37 // ldr q23, [x9, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc005b4 // ldr q20, [x13, #16]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4e7 // fadd v7.4s, v7.4s, v21.4s
+	WORD $0xfd4006b3 // ldr d19, [x21, #8]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d4e7 // fadd v7.4s, v7.4s, v20.4s
+	ADD $160, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $16, R17, R17
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $16, R19, R19
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $16, R20, R20
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	ADD $16, R21, R21
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0xbd40006b // ldr s11, [x3]
+	WORD $0x4e4b596c // uzp2 v12.8h, v11.8h, v11.8h
+	WORD $0x4e4b196b // uzp1 v11.8h, v11.8h, v11.8h
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	WORD $0x3cc04069 // ldur q9, [x3, #4]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e281d29 // and v9.16b, v9.16b, v8.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000ce // ldr q14, [x6]
+	WORD $0x4e8e952d // sdot v13.4s, v9.16b, v14.16b
+	WORD $0x3dc004ce // ldr q14, [x6, #16]
+	WORD $0x4e8e954d // sdot v13.4s, v10.16b, v14.16b
+	WORD $0x4eb1b9ad // addv s13, v13.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0xbd40014e // ldr s14, [x10]
+	WORD $0x6e2edd6f // fmul v15.4s, v11.4s, v14.4s
+	WORD $0x6e2ddded // fmul v13.4s, v15.4s, v13.4s
+	WORD $0xbd4001ef // ldr s15, [x15]
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0x7d40022d // ldr h13, [x17]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edd8e // fmul v14.4s, v12.4s, v14.4s
+	WORD $0x6e2dddcd // fmul v13.4s, v14.4s, v13.4s
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0xbd0001ef // str s15, [x15]
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000ee // ldr q14, [x7]
+	WORD $0x4e8e952d // sdot v13.4s, v9.16b, v14.16b
+	WORD $0x3dc004ee // ldr q14, [x7, #16]
+	WORD $0x4e8e954d // sdot v13.4s, v10.16b, v14.16b
+	WORD $0x4eb1b9ad // addv s13, v13.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0xbd40016e // ldr s14, [x11]
+	WORD $0x6e2edd6f // fmul v15.4s, v11.4s, v14.4s
+	WORD $0x6e2ddded // fmul v13.4s, v15.4s, v13.4s
+	WORD $0xbd4021ef // ldr s15, [x15, #32]
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0x7d40026d // ldr h13, [x19]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edd8e // fmul v14.4s, v12.4s, v14.4s
+	WORD $0x6e2dddcd // fmul v13.4s, v14.4s, v13.4s
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0xbd0021ef // str s15, [x15, #32]
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc0010e // ldr q14, [x8]
+	WORD $0x4e8e952d // sdot v13.4s, v9.16b, v14.16b
+	WORD $0x3dc0050e // ldr q14, [x8, #16]
+	WORD $0x4e8e954d // sdot v13.4s, v10.16b, v14.16b
+	WORD $0x4eb1b9ad // addv s13, v13.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0xbd40018e // ldr s14, [x12]
+	WORD $0x6e2edd6f // fmul v15.4s, v11.4s, v14.4s
+	WORD $0x6e2ddded // fmul v13.4s, v15.4s, v13.4s
+	WORD $0xbd4041ef // ldr s15, [x15, #64]
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0x7d40028d // ldr h13, [x20]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edd8e // fmul v14.4s, v12.4s, v14.4s
+	WORD $0x6e2dddcd // fmul v13.4s, v14.4s, v13.4s
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0xbd0041ef // str s15, [x15, #64]
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc0012e // ldr q14, [x9]
+	WORD $0x4e8e952d // sdot v13.4s, v9.16b, v14.16b
+	WORD $0x3dc0052e // ldr q14, [x9, #16]
+	WORD $0x4e8e954d // sdot v13.4s, v10.16b, v14.16b
+	WORD $0x4eb1b9ad // addv s13, v13.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0xbd4001ae // ldr s14, [x13]
+	WORD $0x6e2edd6f // fmul v15.4s, v11.4s, v14.4s
+	WORD $0x6e2ddded // fmul v13.4s, v15.4s, v13.4s
+	WORD $0xbd4061ef // ldr s15, [x15, #96]
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0x7d4002ad // ldr h13, [x21]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edd8e // fmul v14.4s, v12.4s, v14.4s
+	WORD $0x6e2dddcd // fmul v13.4s, v14.4s, v13.4s
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0xbd0061ef // str s15, [x15, #96]
+	ADD $20, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $2, R17, R17
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $2, R19, R19
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $2, R20, R20
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $2, R21, R21
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004009 // ext v9.16b, v0.16b, v0.16b, #8
+	WORD $0x4e29d400 // fadd v0.4s, v0.4s, v9.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e024049 // ext v9.16b, v2.16b, v2.16b, #8
+	WORD $0x4e29d442 // fadd v2.4s, v2.4s, v9.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e044089 // ext v9.16b, v4.16b, v4.16b, #8
+	WORD $0x4e29d484 // fadd v4.4s, v4.4s, v9.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640c9 // ext v9.16b, v6.16b, v6.16b, #8
+	WORD $0x4e29d4c6 // fadd v6.4s, v6.4s, v9.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q50RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q50RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	MOVD $0x0000000000000000, R26
+	WORD $0x4e081f43 // mov v3.d[0], x26
+	MOVD $0x0101010101010101, R26
+	WORD $0x4e181f43 // mov v3.d[1], x26
+	MOVD $0x0202020202020202, R26
+	WORD $0x4e081f44 // mov v4.d[0], x26
+	MOVD $0x0303030303030303, R26
+	WORD $0x4e181f44 // mov v4.d[1], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e081f45 // mov v5.d[0], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e181f45 // mov v5.d[1], x26
+	WORD $0x4f07e606 // movi v6.16b, #0xf0
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0x7d400067 // ldr h7, [x3]
+	WORD $0x7d402c69 // ldr h9, [x3, #22]
+	WORD $0x7d40586a // ldr h10, [x3, #44]
+	WORD $0x7d40846b // ldr h11, [x3, #66]
+	WORD $0x0e4938e7 // zip1 v7.4h, v7.4h, v9.4h
+	WORD $0x0e4b394a // zip1 v10.4h, v10.4h, v11.4h
+	WORD $0x0e8a38e7 // zip1 v7.2s, v7.2s, v10.2s
+	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
+	WORD $0x3cc06068 // ldur q8, [x3, #6]
+	WORD $0x6f0c0509 // ushr v9.16b, v8.16b, #4
+	WORD $0x4e221d08 // and v8.16b, v8.16b, v2.16b
+	WORD $0xbc402070 // ldur s16, [x3, #2]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d08 // orr v8.16b, v8.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d29 // orr v9.16b, v9.16b, v17.16b
+	WORD $0x3cc1c06a // ldur q10, [x3, #28]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e221d4a // and v10.16b, v10.16b, v2.16b
+	WORD $0xbd401870 // ldr s16, [x3, #24]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d4a // orr v10.16b, v10.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d6b // orr v11.16b, v11.16b, v17.16b
+	WORD $0x3cc3206c // ldur q12, [x3, #50]
+	WORD $0x6f0c058d // ushr v13.16b, v12.16b, #4
+	WORD $0x4e221d8c // and v12.16b, v12.16b, v2.16b
+	WORD $0xbc42e070 // ldur s16, [x3, #46]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d8c // orr v12.16b, v12.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11dad // orr v13.16b, v13.16b, v17.16b
+	WORD $0x3cc4806e // ldur q14, [x3, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e221dce // and v14.16b, v14.16b, v2.16b
+	WORD $0xbd404470 // ldr s16, [x3, #68]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11dce // orr v14.16b, v14.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc000d4 // ldr q20, [x6]
+	WORD $0x4e949510 // sdot v16.4s, v8.16b, v20.16b
+	WORD $0x3dc004d4 // ldr q20, [x6, #16]
+	WORD $0x4e949530 // sdot v16.4s, v9.16b, v20.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc008d4 // ldr q20, [x6, #32]
+	WORD $0x4e949551 // sdot v17.4s, v10.16b, v20.16b
+	WORD $0x3dc00cd4 // ldr q20, [x6, #48]
+	WORD $0x4e949571 // sdot v17.4s, v11.16b, v20.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc010d4 // ldr q20, [x6, #64]
+	WORD $0x4e949592 // sdot v18.4s, v12.16b, v20.16b
+	WORD $0x3dc014d4 // ldr q20, [x6, #80]
+	WORD $0x4e9495b2 // sdot v18.4s, v13.16b, v20.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc018d4 // ldr q20, [x6, #96]
+	WORD $0x4e9495d3 // sdot v19.4s, v14.16b, v20.16b
+	WORD $0x3dc01cd4 // ldr q20, [x6, #112]
+	WORD $0x4e9495f3 // sdot v19.4s, v15.16b, v20.16b
+	WORD $0x4eb1be10 // addp v16.4s, v16.4s, v17.4s
+	WORD $0x4eb3be52 // addp v18.4s, v18.4s, v19.4s
+	WORD $0x4eb2be10 // addp v16.4s, v16.4s, v18.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x6e31dcf2 // fmul v18.4s, v7.4s, v17.4s
+	WORD $0x6e30de52 // fmul v18.4s, v18.4s, v16.4s
+	WORD $0x4e32d400 // fadd v0.4s, v0.4s, v18.4s
+	WORD $0x7d40b067 // ldr h7, [x3, #88]
+	WORD $0x7d40dc69 // ldr h9, [x3, #110]
+	WORD $0x7d41086a // ldr h10, [x3, #132]
+	WORD $0x7d41346b // ldr h11, [x3, #154]
+	WORD $0x0e4938e7 // zip1 v7.4h, v7.4h, v9.4h
+	WORD $0x0e4b394a // zip1 v10.4h, v10.4h, v11.4h
+	WORD $0x0e8a38e7 // zip1 v7.2s, v7.2s, v10.2s
+	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
+	WORD $0x3cc5e068 // ldur q8, [x3, #94]
+	WORD $0x6f0c0509 // ushr v9.16b, v8.16b, #4
+	WORD $0x4e221d08 // and v8.16b, v8.16b, v2.16b
+	WORD $0xbc45a070 // ldur s16, [x3, #90]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d08 // orr v8.16b, v8.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d29 // orr v9.16b, v9.16b, v17.16b
+	WORD $0x3cc7406a // ldur q10, [x3, #116]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e221d4a // and v10.16b, v10.16b, v2.16b
+	WORD $0xbd407070 // ldr s16, [x3, #112]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d4a // orr v10.16b, v10.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d6b // orr v11.16b, v11.16b, v17.16b
+	WORD $0x3cc8a06c // ldur q12, [x3, #138]
+	WORD $0x6f0c058d // ushr v13.16b, v12.16b, #4
+	WORD $0x4e221d8c // and v12.16b, v12.16b, v2.16b
+	WORD $0xbc486070 // ldur s16, [x3, #134]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d8c // orr v12.16b, v12.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11dad // orr v13.16b, v13.16b, v17.16b
+	WORD $0x3dc0286e // ldr q14, [x3, #160]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e221dce // and v14.16b, v14.16b, v2.16b
+	WORD $0xbd409c70 // ldr s16, [x3, #156]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11dce // orr v14.16b, v14.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc020d4 // ldr q20, [x6, #128]
+	WORD $0x4e949510 // sdot v16.4s, v8.16b, v20.16b
+	WORD $0x3dc024d4 // ldr q20, [x6, #144]
+	WORD $0x4e949530 // sdot v16.4s, v9.16b, v20.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc028d4 // ldr q20, [x6, #160]
+	WORD $0x4e949551 // sdot v17.4s, v10.16b, v20.16b
+	WORD $0x3dc02cd4 // ldr q20, [x6, #176]
+	WORD $0x4e949571 // sdot v17.4s, v11.16b, v20.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc030d4 // ldr q20, [x6, #192]
+	WORD $0x4e949592 // sdot v18.4s, v12.16b, v20.16b
+	WORD $0x3dc034d4 // ldr q20, [x6, #208]
+	WORD $0x4e9495b2 // sdot v18.4s, v13.16b, v20.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc038d4 // ldr q20, [x6, #224]
+	WORD $0x4e9495d3 // sdot v19.4s, v14.16b, v20.16b
+	WORD $0x3dc03cd4 // ldr q20, [x6, #240]
+	WORD $0x4e9495f3 // sdot v19.4s, v15.16b, v20.16b
+	WORD $0x4eb1be10 // addp v16.4s, v16.4s, v17.4s
+	WORD $0x4eb3be52 // addp v18.4s, v18.4s, v19.4s
+	WORD $0x4eb2be10 // addp v16.4s, v16.4s, v18.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x3dc00551 // ldr q17, [x10, #16]
+	WORD $0x6e31dcf2 // fmul v18.4s, v7.4s, v17.4s
+	WORD $0x6e30de52 // fmul v18.4s, v18.4s, v16.4s
+	WORD $0x4e32d421 // fadd v1.4s, v1.4s, v18.4s
+	ADD $176, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d400069 // ldr h9, [x3]
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x3cc06067 // ldur q7, [x3, #6]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0xbc40206e // ldur s14, [x3, #2]
+	WORD $0x4e0301cf // tbl v15.16b, {v14.16b}, v3.16b
+	WORD $0x4e258def // cmtst v15.16b, v15.16b, v5.16b
+	WORD $0x4e6f1ccf // bic v15.16b, v6.16b, v15.16b
+	WORD $0x4eaf1ce7 // orr v7.16b, v7.16b, v15.16b
+	WORD $0x4e0401cf // tbl v15.16b, {v14.16b}, v4.16b
+	WORD $0x4e258def // cmtst v15.16b, v15.16b, v5.16b
+	WORD $0x4e6f1ccf // bic v15.16b, v6.16b, v15.16b
+	WORD $0x4eaf1d08 // orr v8.16b, v8.16b, v15.16b
+	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x3dc000cc // ldr q12, [x6]
+	WORD $0x4e8c94eb // sdot v11.4s, v7.16b, v12.16b
+	WORD $0x3dc004cc // ldr q12, [x6, #16]
+	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
+	WORD $0x4eb1b96b // addv s11, v11.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0xbd40014c // ldr s12, [x10]
+	WORD $0x6e2cdd2d // fmul v13.4s, v9.4s, v12.4s
+	WORD $0x6e2bddab // fmul v11.4s, v13.4s, v11.4s
+	WORD $0xbd4001ed // ldr s13, [x15]
+	WORD $0x4e2bd5ad // fadd v13.4s, v13.4s, v11.4s
+	WORD $0xbd0001ed // str s13, [x15]
+	ADD $22, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004007 // ext v7.16b, v0.16b, v0.16b, #8
+	WORD $0x4e27d400 // fadd v0.4s, v0.4s, v7.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q50ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q50ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	MOVD $0x0000000000000000, R26
+	WORD $0x4e081f49 // mov v9.d[0], x26
+	MOVD $0x0101010101010101, R26
+	WORD $0x4e181f49 // mov v9.d[1], x26
+	MOVD $0x0202020202020202, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x0303030303030303, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e081f4b // mov v11.d[0], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e181f4b // mov v11.d[1], x26
+	WORD $0x4f07e60c // movi v12.16b, #0xf0
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0x7d40006d // ldr h13, [x3]
+	WORD $0x7d402c6f // ldr h15, [x3, #22]
+	WORD $0x7d405870 // ldr h16, [x3, #44]
+	WORD $0x7d408471 // ldr h17, [x3, #66]
+	WORD $0x0e4f39ad // zip1 v13.4h, v13.4h, v15.4h
+	WORD $0x0e513a10 // zip1 v16.4h, v16.4h, v17.4h
+	WORD $0x0e9039ad // zip1 v13.2s, v13.2s, v16.2s
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x3cc0606e // ldur q14, [x3, #6]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e281dce // and v14.16b, v14.16b, v8.16b
+	WORD $0xbc402076 // ldur s22, [x3, #2]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71dce // orr v14.16b, v14.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71def // orr v15.16b, v15.16b, v23.16b
+	WORD $0x3cc1c070 // ldur q16, [x3, #28]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e281e10 // and v16.16b, v16.16b, v8.16b
+	WORD $0xbd401876 // ldr s22, [x3, #24]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e10 // orr v16.16b, v16.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e31 // orr v17.16b, v17.16b, v23.16b
+	WORD $0x3cc32072 // ldur q18, [x3, #50]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e281e52 // and v18.16b, v18.16b, v8.16b
+	WORD $0xbc42e076 // ldur s22, [x3, #46]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e52 // orr v18.16b, v18.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e73 // orr v19.16b, v19.16b, v23.16b
+	WORD $0x3cc48074 // ldur q20, [x3, #72]
+	WORD $0x6f0c0695 // ushr v21.16b, v20.16b, #4
+	WORD $0x4e281e94 // and v20.16b, v20.16b, v8.16b
+	WORD $0xbd404476 // ldr s22, [x3, #68]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e94 // orr v20.16b, v20.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71eb5 // orr v21.16b, v21.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc000da // ldr q26, [x6]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc004da // ldr q26, [x6, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc008da // ldr q26, [x6, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00cda // ldr q26, [x6, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc010da // ldr q26, [x6, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc014da // ldr q26, [x6, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc018da // ldr q26, [x6, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01cda // ldr q26, [x6, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00157 // ldr q23, [x10]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc000fa // ldr q26, [x7]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc004fa // ldr q26, [x7, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc008fa // ldr q26, [x7, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00cfa // ldr q26, [x7, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc010fa // ldr q26, [x7, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc014fa // ldr q26, [x7, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc018fa // ldr q26, [x7, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01cfa // ldr q26, [x7, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00177 // ldr q23, [x11]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d442 // fadd v2.4s, v2.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0011a // ldr q26, [x8]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0051a // ldr q26, [x8, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0091a // ldr q26, [x8, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00d1a // ldr q26, [x8, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0111a // ldr q26, [x8, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0151a // ldr q26, [x8, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0191a // ldr q26, [x8, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01d1a // ldr q26, [x8, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00197 // ldr q23, [x12]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0013a // ldr q26, [x9]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0053a // ldr q26, [x9, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0093a // ldr q26, [x9, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00d3a // ldr q26, [x9, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0113a // ldr q26, [x9, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0153a // ldr q26, [x9, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0193a // ldr q26, [x9, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01d3a // ldr q26, [x9, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc001b7 // ldr q23, [x13]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4c6 // fadd v6.4s, v6.4s, v24.4s
+	WORD $0x7d40b06d // ldr h13, [x3, #88]
+	WORD $0x7d40dc6f // ldr h15, [x3, #110]
+	WORD $0x7d410870 // ldr h16, [x3, #132]
+	WORD $0x7d413471 // ldr h17, [x3, #154]
+	WORD $0x0e4f39ad // zip1 v13.4h, v13.4h, v15.4h
+	WORD $0x0e513a10 // zip1 v16.4h, v16.4h, v17.4h
+	WORD $0x0e9039ad // zip1 v13.2s, v13.2s, v16.2s
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x3cc5e06e // ldur q14, [x3, #94]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e281dce // and v14.16b, v14.16b, v8.16b
+	WORD $0xbc45a076 // ldur s22, [x3, #90]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71dce // orr v14.16b, v14.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71def // orr v15.16b, v15.16b, v23.16b
+	WORD $0x3cc74070 // ldur q16, [x3, #116]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e281e10 // and v16.16b, v16.16b, v8.16b
+	WORD $0xbd407076 // ldr s22, [x3, #112]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e10 // orr v16.16b, v16.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e31 // orr v17.16b, v17.16b, v23.16b
+	WORD $0x3cc8a072 // ldur q18, [x3, #138]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e281e52 // and v18.16b, v18.16b, v8.16b
+	WORD $0xbc486076 // ldur s22, [x3, #134]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e52 // orr v18.16b, v18.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e73 // orr v19.16b, v19.16b, v23.16b
+	WORD $0x3dc02874 // ldr q20, [x3, #160]
+	WORD $0x6f0c0695 // ushr v21.16b, v20.16b, #4
+	WORD $0x4e281e94 // and v20.16b, v20.16b, v8.16b
+	WORD $0xbd409c76 // ldr s22, [x3, #156]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e94 // orr v20.16b, v20.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71eb5 // orr v21.16b, v21.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc020da // ldr q26, [x6, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc024da // ldr q26, [x6, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc028da // ldr q26, [x6, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02cda // ldr q26, [x6, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc030da // ldr q26, [x6, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc034da // ldr q26, [x6, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc038da // ldr q26, [x6, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03cda // ldr q26, [x6, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00557 // ldr q23, [x10, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d421 // fadd v1.4s, v1.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc020fa // ldr q26, [x7, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc024fa // ldr q26, [x7, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc028fa // ldr q26, [x7, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02cfa // ldr q26, [x7, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc030fa // ldr q26, [x7, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc034fa // ldr q26, [x7, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc038fa // ldr q26, [x7, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03cfa // ldr q26, [x7, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00577 // ldr q23, [x11, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d463 // fadd v3.4s, v3.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0211a // ldr q26, [x8, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0251a // ldr q26, [x8, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0291a // ldr q26, [x8, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02d1a // ldr q26, [x8, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0311a // ldr q26, [x8, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0351a // ldr q26, [x8, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0391a // ldr q26, [x8, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03d1a // ldr q26, [x8, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00597 // ldr q23, [x12, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4a5 // fadd v5.4s, v5.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0213a // ldr q26, [x9, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0253a // ldr q26, [x9, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0293a // ldr q26, [x9, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02d3a // ldr q26, [x9, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0313a // ldr q26, [x9, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0353a // ldr q26, [x9, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0393a // ldr q26, [x9, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03d3a // ldr q26, [x9, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc005b7 // ldr q23, [x13, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4e7 // fadd v7.4s, v7.4s, v24.4s
+	ADD $176, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d40006f // ldr h15, [x3]
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x3cc0606d // ldur q13, [x3, #6]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0xbc402074 // ldur s20, [x3, #2]
+	WORD $0x4e090295 // tbl v21.16b, {v20.16b}, v9.16b
+	WORD $0x4e2b8eb5 // cmtst v21.16b, v21.16b, v11.16b
+	WORD $0x4e751d95 // bic v21.16b, v12.16b, v21.16b
+	WORD $0x4eb51dad // orr v13.16b, v13.16b, v21.16b
+	WORD $0x4e0a0295 // tbl v21.16b, {v20.16b}, v10.16b
+	WORD $0x4e2b8eb5 // cmtst v21.16b, v21.16b, v11.16b
+	WORD $0x4e751d95 // bic v21.16b, v12.16b, v21.16b
+	WORD $0x4eb51dce // orr v14.16b, v14.16b, v21.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400152 // ldr s18, [x10]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4001f3 // ldr s19, [x15]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0001f3 // str s19, [x15]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000f2 // ldr q18, [x7]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400172 // ldr s18, [x11]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4021f3 // ldr s19, [x15, #32]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0021f3 // str s19, [x15, #32]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00112 // ldr q18, [x8]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400192 // ldr s18, [x12]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4041f3 // ldr s19, [x15, #64]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0041f3 // str s19, [x15, #64]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00132 // ldr q18, [x9]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd4001b2 // ldr s18, [x13]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4061f3 // ldr s19, [x15, #96]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0061f3 // str s19, [x15, #96]
+	ADD $22, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400d // ext v13.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2dd400 // fadd v0.4s, v0.4s, v13.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404d // ext v13.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2dd442 // fadd v2.4s, v2.4s, v13.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408d // ext v13.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2dd484 // fadd v4.4s, v4.4s, v13.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640cd // ext v13.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2dd4c6 // fadd v6.4s, v6.4s, v13.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q51RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q51RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	MOVD $0x0000000000000000, R26
+	WORD $0x4e081f43 // mov v3.d[0], x26
+	MOVD $0x0101010101010101, R26
+	WORD $0x4e181f43 // mov v3.d[1], x26
+	MOVD $0x0202020202020202, R26
+	WORD $0x4e081f44 // mov v4.d[0], x26
+	MOVD $0x0303030303030303, R26
+	WORD $0x4e181f44 // mov v4.d[1], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e081f45 // mov v5.d[0], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e181f45 // mov v5.d[1], x26
+	WORD $0x4f00e606 // movi v6.16b, #0x10
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	MOVD sums+48(FP), R17
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0xbd400067 // ldr s7, [x3]
+	WORD $0xbd401869 // ldr s9, [x3, #24]
+	WORD $0xbd40306a // ldr s10, [x3, #48]
+	WORD $0xbd40486b // ldr s11, [x3, #72]
+	WORD $0x4e8938e7 // zip1 v7.4s, v7.4s, v9.4s
+	WORD $0x4e8b394a // zip1 v10.4s, v10.4s, v11.4s
+	WORD $0x4eca38e7 // zip1 v7.2d, v7.2d, v10.2d
+	WORD $0x4e4758e8 // uzp2 v8.8h, v7.8h, v7.8h
+	WORD $0x4e4718e7 // uzp1 v7.8h, v7.8h, v7.8h
+	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
+	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
+	WORD $0x3cc08069 // ldur q9, [x3, #8]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0xbd400471 // ldr s17, [x3, #4]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d29 // orr v9.16b, v9.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d4a // orr v10.16b, v10.16b, v18.16b
+	WORD $0x3dc0086b // ldr q11, [x3, #32]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0xbd401c71 // ldr s17, [x3, #28]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d6b // orr v11.16b, v11.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d8c // orr v12.16b, v12.16b, v18.16b
+	WORD $0x3cc3806d // ldur q13, [x3, #56]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e221dad // and v13.16b, v13.16b, v2.16b
+	WORD $0xbd403471 // ldr s17, [x3, #52]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21dad // orr v13.16b, v13.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21dce // orr v14.16b, v14.16b, v18.16b
+	WORD $0x3dc0146f // ldr q15, [x3, #80]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e221def // and v15.16b, v15.16b, v2.16b
+	WORD $0xbd404c71 // ldr s17, [x3, #76]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21def // orr v15.16b, v15.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21e10 // orr v16.16b, v16.16b, v18.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000d5 // ldr q21, [x6]
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
+	WORD $0x3dc00cd5 // ldr q21, [x6, #48]
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc010d5 // ldr q21, [x6, #64]
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
+	WORD $0x3dc014d5 // ldr q21, [x6, #80]
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc018d5 // ldr q21, [x6, #96]
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
+	WORD $0x3dc01cd5 // ldr q21, [x6, #112]
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x6e32dcf3 // fmul v19.4s, v7.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d400 // fadd v0.4s, v0.4s, v19.4s
+	WORD $0xfd400231 // ldr d17, [x17]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32dd12 // fmul v18.4s, v8.4s, v18.4s
+	WORD $0x6e31de52 // fmul v18.4s, v18.4s, v17.4s
+	WORD $0x4e32d400 // fadd v0.4s, v0.4s, v18.4s
+	WORD $0xbd406067 // ldr s7, [x3, #96]
+	WORD $0xbd407869 // ldr s9, [x3, #120]
+	WORD $0xbd40906a // ldr s10, [x3, #144]
+	WORD $0xbd40a86b // ldr s11, [x3, #168]
+	WORD $0x4e8938e7 // zip1 v7.4s, v7.4s, v9.4s
+	WORD $0x4e8b394a // zip1 v10.4s, v10.4s, v11.4s
+	WORD $0x4eca38e7 // zip1 v7.2d, v7.2d, v10.2d
+	WORD $0x4e4758e8 // uzp2 v8.8h, v7.8h, v7.8h
+	WORD $0x4e4718e7 // uzp1 v7.8h, v7.8h, v7.8h
+	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
+	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
+	WORD $0x3cc68069 // ldur q9, [x3, #104]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0xbd406471 // ldr s17, [x3, #100]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d29 // orr v9.16b, v9.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d4a // orr v10.16b, v10.16b, v18.16b
+	WORD $0x3dc0206b // ldr q11, [x3, #128]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0xbd407c71 // ldr s17, [x3, #124]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d6b // orr v11.16b, v11.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d8c // orr v12.16b, v12.16b, v18.16b
+	WORD $0x3cc9806d // ldur q13, [x3, #152]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e221dad // and v13.16b, v13.16b, v2.16b
+	WORD $0xbd409471 // ldr s17, [x3, #148]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21dad // orr v13.16b, v13.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21dce // orr v14.16b, v14.16b, v18.16b
+	WORD $0x3dc02c6f // ldr q15, [x3, #176]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e221def // and v15.16b, v15.16b, v2.16b
+	WORD $0xbd40ac71 // ldr s17, [x3, #172]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21def // orr v15.16b, v15.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21e10 // orr v16.16b, v16.16b, v18.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc020d5 // ldr q21, [x6, #128]
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
+	WORD $0x3dc024d5 // ldr q21, [x6, #144]
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc028d5 // ldr q21, [x6, #160]
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
+	WORD $0x3dc02cd5 // ldr q21, [x6, #176]
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc030d5 // ldr q21, [x6, #192]
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
+	WORD $0x3dc034d5 // ldr q21, [x6, #208]
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc038d5 // ldr q21, [x6, #224]
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
+	WORD $0x3dc03cd5 // ldr q21, [x6, #240]
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x6e32dcf3 // fmul v19.4s, v7.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d421 // fadd v1.4s, v1.4s, v19.4s
+	WORD $0xfd400631 // ldr d17, [x17, #8]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32dd12 // fmul v18.4s, v8.4s, v18.4s
+	WORD $0x6e31de52 // fmul v18.4s, v18.4s, v17.4s
+	WORD $0x4e32d421 // fadd v1.4s, v1.4s, v18.4s
+	ADD $192, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $16, R17, R17
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0xbd400069 // ldr s9, [x3]
+	WORD $0x4e49592a // uzp2 v10.8h, v9.8h, v9.8h
+	WORD $0x4e491929 // uzp1 v9.8h, v9.8h, v9.8h
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x3cc08067 // ldur q7, [x3, #8]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0xbd40046e // ldr s14, [x3, #4]
+	WORD $0x4e0301cf // tbl v15.16b, {v14.16b}, v3.16b
+	WORD $0x4e258def // cmtst v15.16b, v15.16b, v5.16b
+	WORD $0x4e2f1ccf // and v15.16b, v6.16b, v15.16b
+	WORD $0x4eaf1ce7 // orr v7.16b, v7.16b, v15.16b
+	WORD $0x4e0401cf // tbl v15.16b, {v14.16b}, v4.16b
+	WORD $0x4e258def // cmtst v15.16b, v15.16b, v5.16b
+	WORD $0x4e2f1ccf // and v15.16b, v6.16b, v15.16b
+	WORD $0x4eaf1d08 // orr v8.16b, v8.16b, v15.16b
+	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x3dc000cc // ldr q12, [x6]
+	WORD $0x4e8c94eb // sdot v11.4s, v7.16b, v12.16b
+	WORD $0x3dc004cc // ldr q12, [x6, #16]
+	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
+	WORD $0x4eb1b96b // addv s11, v11.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0xbd40014c // ldr s12, [x10]
+	WORD $0x6e2cdd2d // fmul v13.4s, v9.4s, v12.4s
+	WORD $0x6e2bddab // fmul v11.4s, v13.4s, v11.4s
+	WORD $0xbd4001ed // ldr s13, [x15]
+	WORD $0x4e2bd5ad // fadd v13.4s, v13.4s, v11.4s
+	WORD $0x7d40022b // ldr h11, [x17]
+	WORD $0x0f10a56b // sxtl v11.4s, v11.4h
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e2cdd4c // fmul v12.4s, v10.4s, v12.4s
+	WORD $0x6e2bdd8b // fmul v11.4s, v12.4s, v11.4s
+	WORD $0x4e2bd5ad // fadd v13.4s, v13.4s, v11.4s
+	WORD $0xbd0001ed // str s13, [x15]
+	ADD $24, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $2, R17, R17
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004007 // ext v7.16b, v0.16b, v0.16b, #8
+	WORD $0x4e27d400 // fadd v0.4s, v0.4s, v7.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q51ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q51ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	MOVD $0x0000000000000000, R26
+	WORD $0x4e081f49 // mov v9.d[0], x26
+	MOVD $0x0101010101010101, R26
+	WORD $0x4e181f49 // mov v9.d[1], x26
+	MOVD $0x0202020202020202, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x0303030303030303, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e081f4b // mov v11.d[0], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e181f4b // mov v11.d[1], x26
+	WORD $0x4f00e60c // movi v12.16b, #0x10
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	MOVD sums+48(FP), R17
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<1, R17, R19
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<1, R19, R20
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	ADD R5<<1, R20, R21
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0xbd40006d // ldr s13, [x3]
+	WORD $0xbd40186f // ldr s15, [x3, #24]
+	WORD $0xbd403070 // ldr s16, [x3, #48]
+	WORD $0xbd404871 // ldr s17, [x3, #72]
+	WORD $0x4e8f39ad // zip1 v13.4s, v13.4s, v15.4s
+	WORD $0x4e913a10 // zip1 v16.4s, v16.4s, v17.4s
+	WORD $0x4ed039ad // zip1 v13.2d, v13.2d, v16.2d
+	WORD $0x4e4d59ae // uzp2 v14.8h, v13.8h, v13.8h
+	WORD $0x4e4d19ad // uzp1 v13.8h, v13.8h, v13.8h
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x3cc0806f // ldur q15, [x3, #8]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0xbd400477 // ldr s23, [x3, #4]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81def // orr v15.16b, v15.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e10 // orr v16.16b, v16.16b, v24.16b
+	WORD $0x3dc00871 // ldr q17, [x3, #32]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0xbd401c77 // ldr s23, [x3, #28]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e31 // orr v17.16b, v17.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e52 // orr v18.16b, v18.16b, v24.16b
+	WORD $0x3cc38073 // ldur q19, [x3, #56]
+	WORD $0x6f0c0674 // ushr v20.16b, v19.16b, #4
+	WORD $0x4e281e73 // and v19.16b, v19.16b, v8.16b
+	WORD $0xbd403477 // ldr s23, [x3, #52]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e73 // orr v19.16b, v19.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e94 // orr v20.16b, v20.16b, v24.16b
+	WORD $0x3dc01475 // ldr q21, [x3, #80]
+	WORD $0x6f0c06b6 // ushr v22.16b, v21.16b, #4
+	WORD $0x4e281eb5 // and v21.16b, v21.16b, v8.16b
+	WORD $0xbd404c77 // ldr s23, [x3, #76]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81eb5 // orr v21.16b, v21.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81ed6 // orr v22.16b, v22.16b, v24.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc000db // ldr q27, [x6]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc004db // ldr q27, [x6, #16]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc008db // ldr q27, [x6, #32]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc00cdb // ldr q27, [x6, #48]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc010db // ldr q27, [x6, #64]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc014db // ldr q27, [x6, #80]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc018db // ldr q27, [x6, #96]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc01cdb // ldr q27, [x6, #112]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00158 // ldr q24, [x10]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d400 // fadd v0.4s, v0.4s, v25.4s
+	WORD $0xfd400237 // ldr d23, [x17]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc000fb // ldr q27, [x7]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc004fb // ldr q27, [x7, #16]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc008fb // ldr q27, [x7, #32]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc00cfb // ldr q27, [x7, #48]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc010fb // ldr q27, [x7, #64]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc014fb // ldr q27, [x7, #80]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc018fb // ldr q27, [x7, #96]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc01cfb // ldr q27, [x7, #112]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00178 // ldr q24, [x11]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d442 // fadd v2.4s, v2.4s, v25.4s
+	WORD $0xfd400277 // ldr d23, [x19]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d442 // fadd v2.4s, v2.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0011b // ldr q27, [x8]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc0051b // ldr q27, [x8, #16]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0091b // ldr q27, [x8, #32]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc00d1b // ldr q27, [x8, #48]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0111b // ldr q27, [x8, #64]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc0151b // ldr q27, [x8, #80]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc0191b // ldr q27, [x8, #96]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc01d1b // ldr q27, [x8, #112]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00198 // ldr q24, [x12]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d484 // fadd v4.4s, v4.4s, v25.4s
+	WORD $0xfd400297 // ldr d23, [x20]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0013b // ldr q27, [x9]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc0053b // ldr q27, [x9, #16]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0093b // ldr q27, [x9, #32]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc00d3b // ldr q27, [x9, #48]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0113b // ldr q27, [x9, #64]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc0153b // ldr q27, [x9, #80]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc0193b // ldr q27, [x9, #96]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc01d3b // ldr q27, [x9, #112]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc001b8 // ldr q24, [x13]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d4c6 // fadd v6.4s, v6.4s, v25.4s
+	WORD $0xfd4002b7 // ldr d23, [x21]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d4c6 // fadd v6.4s, v6.4s, v24.4s
+	WORD $0xbd40606d // ldr s13, [x3, #96]
+	WORD $0xbd40786f // ldr s15, [x3, #120]
+	WORD $0xbd409070 // ldr s16, [x3, #144]
+	WORD $0xbd40a871 // ldr s17, [x3, #168]
+	WORD $0x4e8f39ad // zip1 v13.4s, v13.4s, v15.4s
+	WORD $0x4e913a10 // zip1 v16.4s, v16.4s, v17.4s
+	WORD $0x4ed039ad // zip1 v13.2d, v13.2d, v16.2d
+	WORD $0x4e4d59ae // uzp2 v14.8h, v13.8h, v13.8h
+	WORD $0x4e4d19ad // uzp1 v13.8h, v13.8h, v13.8h
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x3cc6806f // ldur q15, [x3, #104]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0xbd406477 // ldr s23, [x3, #100]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81def // orr v15.16b, v15.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e10 // orr v16.16b, v16.16b, v24.16b
+	WORD $0x3dc02071 // ldr q17, [x3, #128]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0xbd407c77 // ldr s23, [x3, #124]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e31 // orr v17.16b, v17.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e52 // orr v18.16b, v18.16b, v24.16b
+	WORD $0x3cc98073 // ldur q19, [x3, #152]
+	WORD $0x6f0c0674 // ushr v20.16b, v19.16b, #4
+	WORD $0x4e281e73 // and v19.16b, v19.16b, v8.16b
+	WORD $0xbd409477 // ldr s23, [x3, #148]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e73 // orr v19.16b, v19.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e94 // orr v20.16b, v20.16b, v24.16b
+	WORD $0x3dc02c75 // ldr q21, [x3, #176]
+	WORD $0x6f0c06b6 // ushr v22.16b, v21.16b, #4
+	WORD $0x4e281eb5 // and v21.16b, v21.16b, v8.16b
+	WORD $0xbd40ac77 // ldr s23, [x3, #172]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81eb5 // orr v21.16b, v21.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81ed6 // orr v22.16b, v22.16b, v24.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc020db // ldr q27, [x6, #128]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc024db // ldr q27, [x6, #144]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc028db // ldr q27, [x6, #160]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc02cdb // ldr q27, [x6, #176]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc030db // ldr q27, [x6, #192]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc034db // ldr q27, [x6, #208]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc038db // ldr q27, [x6, #224]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc03cdb // ldr q27, [x6, #240]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00558 // ldr q24, [x10, #16]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	WORD $0xfd400637 // ldr d23, [x17, #8]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d421 // fadd v1.4s, v1.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc020fb // ldr q27, [x7, #128]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc024fb // ldr q27, [x7, #144]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc028fb // ldr q27, [x7, #160]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc02cfb // ldr q27, [x7, #176]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc030fb // ldr q27, [x7, #192]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc034fb // ldr q27, [x7, #208]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc038fb // ldr q27, [x7, #224]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc03cfb // ldr q27, [x7, #240]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00578 // ldr q24, [x11, #16]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d463 // fadd v3.4s, v3.4s, v25.4s
+	WORD $0xfd400677 // ldr d23, [x19, #8]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d463 // fadd v3.4s, v3.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0211b // ldr q27, [x8, #128]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc0251b // ldr q27, [x8, #144]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0291b // ldr q27, [x8, #160]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc02d1b // ldr q27, [x8, #176]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0311b // ldr q27, [x8, #192]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc0351b // ldr q27, [x8, #208]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc0391b // ldr q27, [x8, #224]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc03d1b // ldr q27, [x8, #240]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00598 // ldr q24, [x12, #16]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
+	WORD $0xfd400697 // ldr d23, [x20, #8]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d4a5 // fadd v5.4s, v5.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0213b // ldr q27, [x9, #128]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc0253b // ldr q27, [x9, #144]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0293b // ldr q27, [x9, #160]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc02d3b // ldr q27, [x9, #176]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0313b // ldr q27, [x9, #192]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc0353b // ldr q27, [x9, #208]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc0393b // ldr q27, [x9, #224]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc03d3b // ldr q27, [x9, #240]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc005b8 // ldr q24, [x13, #16]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d4e7 // fadd v7.4s, v7.4s, v25.4s
+	WORD $0xfd4006b7 // ldr d23, [x21, #8]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d4e7 // fadd v7.4s, v7.4s, v24.4s
+	ADD $192, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $16, R17, R17
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $16, R19, R19
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $16, R20, R20
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	ADD $16, R21, R21
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0xbd40006f // ldr s15, [x3]
+	WORD $0x4e4f59f0 // uzp2 v16.8h, v15.8h, v15.8h
+	WORD $0x4e4f19ef // uzp1 v15.8h, v15.8h, v15.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x3cc0806d // ldur q13, [x3, #8]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0xbd400474 // ldr s20, [x3, #4]
+	WORD $0x4e090295 // tbl v21.16b, {v20.16b}, v9.16b
+	WORD $0x4e2b8eb5 // cmtst v21.16b, v21.16b, v11.16b
+	WORD $0x4e351d95 // and v21.16b, v12.16b, v21.16b
+	WORD $0x4eb51dad // orr v13.16b, v13.16b, v21.16b
+	WORD $0x4e0a0295 // tbl v21.16b, {v20.16b}, v10.16b
+	WORD $0x4e2b8eb5 // cmtst v21.16b, v21.16b, v11.16b
+	WORD $0x4e351d95 // and v21.16b, v12.16b, v21.16b
+	WORD $0x4eb51dce // orr v14.16b, v14.16b, v21.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400152 // ldr s18, [x10]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4001f3 // ldr s19, [x15]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0x7d400231 // ldr h17, [x17]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32de12 // fmul v18.4s, v16.4s, v18.4s
+	WORD $0x6e31de51 // fmul v17.4s, v18.4s, v17.4s
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0001f3 // str s19, [x15]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000f2 // ldr q18, [x7]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400172 // ldr s18, [x11]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4021f3 // ldr s19, [x15, #32]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0x7d400271 // ldr h17, [x19]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32de12 // fmul v18.4s, v16.4s, v18.4s
+	WORD $0x6e31de51 // fmul v17.4s, v18.4s, v17.4s
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0021f3 // str s19, [x15, #32]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00112 // ldr q18, [x8]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400192 // ldr s18, [x12]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4041f3 // ldr s19, [x15, #64]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0x7d400291 // ldr h17, [x20]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32de12 // fmul v18.4s, v16.4s, v18.4s
+	WORD $0x6e31de51 // fmul v17.4s, v18.4s, v17.4s
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0041f3 // str s19, [x15, #64]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00132 // ldr q18, [x9]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd4001b2 // ldr s18, [x13]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4061f3 // ldr s19, [x15, #96]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0x7d4002b1 // ldr h17, [x21]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32de12 // fmul v18.4s, v16.4s, v18.4s
+	WORD $0x6e31de51 // fmul v17.4s, v18.4s, v17.4s
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0061f3 // str s19, [x15, #96]
+	ADD $24, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $2, R17, R17
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $2, R19, R19
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $2, R20, R20
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $2, R21, R21
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400d // ext v13.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2dd400 // fadd v0.4s, v0.4s, v13.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404d // ext v13.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2dd442 // fadd v2.4s, v2.4s, v13.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408d // ext v13.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2dd484 // fadd v4.4s, v4.4s, v13.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640cd // ext v13.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2dd4c6 // fadd v6.4s, v6.4s, v13.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func iq4nlRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·iq4nlRowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	MOVD $0xf6eaddcfbfad9881, R26
+	WORD $0x4e081f43 // mov v3.d[0], x26
+	MOVD $0x7159453526190d01, R26
+	WORD $0x4e181f43 // mov v3.d[1], x26
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0x7d400064 // ldr h4, [x3]
+	WORD $0x7d402466 // ldr h6, [x3, #18]
+	WORD $0x7d404867 // ldr h7, [x3, #36]
+	WORD $0x7d406c68 // ldr h8, [x3, #54]
+	WORD $0x0e463884 // zip1 v4.4h, v4.4h, v6.4h
+	WORD $0x0e4838e7 // zip1 v7.4h, v7.4h, v8.4h
+	WORD $0x0e873884 // zip1 v4.2s, v4.2s, v7.2s
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x3cc02065 // ldur q5, [x3, #2]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x4e050065 // tbl v5.16b, {v3.16b}, v5.16b
+	WORD $0x4e060066 // tbl v6.16b, {v3.16b}, v6.16b
+	WORD $0x3cc14067 // ldur q7, [x3, #20]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x4e070067 // tbl v7.16b, {v3.16b}, v7.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x3cc26069 // ldur q9, [x3, #38]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x4e090069 // tbl v9.16b, {v3.16b}, v9.16b
+	WORD $0x4e0a006a // tbl v10.16b, {v3.16b}, v10.16b
+	WORD $0x3cc3806b // ldur q11, [x3, #56]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x4e0b006b // tbl v11.16b, {v3.16b}, v11.16b
+	WORD $0x4e0c006c // tbl v12.16b, {v3.16b}, v12.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0014e // ldr q14, [x10]
+	WORD $0x6e2edc8f // fmul v15.4s, v4.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd400 // fadd v0.4s, v0.4s, v15.4s
+	WORD $0x7d409064 // ldr h4, [x3, #72]
+	WORD $0x7d40b466 // ldr h6, [x3, #90]
+	WORD $0x7d40d867 // ldr h7, [x3, #108]
+	WORD $0x7d40fc68 // ldr h8, [x3, #126]
+	WORD $0x0e463884 // zip1 v4.4h, v4.4h, v6.4h
+	WORD $0x0e4838e7 // zip1 v7.4h, v7.4h, v8.4h
+	WORD $0x0e873884 // zip1 v4.2s, v4.2s, v7.2s
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x3cc4a065 // ldur q5, [x3, #74]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x4e050065 // tbl v5.16b, {v3.16b}, v5.16b
+	WORD $0x4e060066 // tbl v6.16b, {v3.16b}, v6.16b
+	WORD $0x3cc5c067 // ldur q7, [x3, #92]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x4e070067 // tbl v7.16b, {v3.16b}, v7.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x3cc6e069 // ldur q9, [x3, #110]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x4e090069 // tbl v9.16b, {v3.16b}, v9.16b
+	WORD $0x4e0a006a // tbl v10.16b, {v3.16b}, v10.16b
+	WORD $0x3dc0206b // ldr q11, [x3, #128]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x4e0b006b // tbl v11.16b, {v3.16b}, v11.16b
+	WORD $0x4e0c006c // tbl v12.16b, {v3.16b}, v12.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc028d1 // ldr q17, [x6, #160]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc02cd1 // ldr q17, [x6, #176]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc030d1 // ldr q17, [x6, #192]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc034d1 // ldr q17, [x6, #208]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc038d1 // ldr q17, [x6, #224]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc03cd1 // ldr q17, [x6, #240]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0054e // ldr q14, [x10, #16]
+	WORD $0x6e2edc8f // fmul v15.4s, v4.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
+	ADD $144, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d400066 // ldr h6, [x3]
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
+	WORD $0x3cc02064 // ldur q4, [x3, #2]
+	WORD $0x6f0c0485 // ushr v5.16b, v4.16b, #4
+	WORD $0x4e221c84 // and v4.16b, v4.16b, v2.16b
+	WORD $0x4e040064 // tbl v4.16b, {v3.16b}, v4.16b
+	WORD $0x4e050065 // tbl v5.16b, {v3.16b}, v5.16b
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x3dc000c9 // ldr q9, [x6]
+	WORD $0x4e899488 // sdot v8.4s, v4.16b, v9.16b
+	WORD $0x3dc004c9 // ldr q9, [x6, #16]
+	WORD $0x4e8994a8 // sdot v8.4s, v5.16b, v9.16b
+	WORD $0x4eb1b908 // addv s8, v8.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0xbd400149 // ldr s9, [x10]
+	WORD $0x6e29dcca // fmul v10.4s, v6.4s, v9.4s
+	WORD $0x6e28dd48 // fmul v8.4s, v10.4s, v8.4s
+	WORD $0xbd4001ea // ldr s10, [x15]
+	WORD $0x4e28d54a // fadd v10.4s, v10.4s, v8.4s
+	WORD $0xbd0001ea // str s10, [x15]
+	ADD $18, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004004 // ext v4.16b, v0.16b, v0.16b, #8
+	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func iq4nlColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·iq4nlColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	MOVD $0xf6eaddcfbfad9881, R26
+	WORD $0x4e081f49 // mov v9.d[0], x26
+	MOVD $0x7159453526190d01, R26
+	WORD $0x4e181f49 // mov v9.d[1], x26
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0x7d40006a // ldr h10, [x3]
+	WORD $0x7d40246c // ldr h12, [x3, #18]
+	WORD $0x7d40486d // ldr h13, [x3, #36]
+	WORD $0x7d406c6e // ldr h14, [x3, #54]
+	WORD $0x0e4c394a // zip1 v10.4h, v10.4h, v12.4h
+	WORD $0x0e4e39ad // zip1 v13.4h, v13.4h, v14.4h
+	WORD $0x0e8d394a // zip1 v10.2s, v10.2s, v13.2s
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x3cc0206b // ldur q11, [x3, #2]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x4e0b012b // tbl v11.16b, {v9.16b}, v11.16b
+	WORD $0x4e0c012c // tbl v12.16b, {v9.16b}, v12.16b
+	WORD $0x3cc1406d // ldur q13, [x3, #20]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x4e0d012d // tbl v13.16b, {v9.16b}, v13.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x3cc2606f // ldur q15, [x3, #38]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x4e0f012f // tbl v15.16b, {v9.16b}, v15.16b
+	WORD $0x4e100130 // tbl v16.16b, {v9.16b}, v16.16b
+	WORD $0x3cc38071 // ldur q17, [x3, #56]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x4e110131 // tbl v17.16b, {v9.16b}, v17.16b
+	WORD $0x4e120132 // tbl v18.16b, {v9.16b}, v18.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000d7 // ldr q23, [x6]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004d7 // ldr q23, [x6, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008d7 // ldr q23, [x6, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cd7 // ldr q23, [x6, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010d7 // ldr q23, [x6, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014d7 // ldr q23, [x6, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018d7 // ldr q23, [x6, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cd7 // ldr q23, [x6, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d400 // fadd v0.4s, v0.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000f7 // ldr q23, [x7]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004f7 // ldr q23, [x7, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008f7 // ldr q23, [x7, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cf7 // ldr q23, [x7, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010f7 // ldr q23, [x7, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014f7 // ldr q23, [x7, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018f7 // ldr q23, [x7, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cf7 // ldr q23, [x7, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00174 // ldr q20, [x11]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d442 // fadd v2.4s, v2.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00117 // ldr q23, [x8]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00517 // ldr q23, [x8, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00917 // ldr q23, [x8, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d17 // ldr q23, [x8, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01117 // ldr q23, [x8, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01517 // ldr q23, [x8, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01917 // ldr q23, [x8, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d17 // ldr q23, [x8, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00194 // ldr q20, [x12]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d484 // fadd v4.4s, v4.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00137 // ldr q23, [x9]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00537 // ldr q23, [x9, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00937 // ldr q23, [x9, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d37 // ldr q23, [x9, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01137 // ldr q23, [x9, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01537 // ldr q23, [x9, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01937 // ldr q23, [x9, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d37 // ldr q23, [x9, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc001b4 // ldr q20, [x13]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4c6 // fadd v6.4s, v6.4s, v21.4s
+	WORD $0x7d40906a // ldr h10, [x3, #72]
+	WORD $0x7d40b46c // ldr h12, [x3, #90]
+	WORD $0x7d40d86d // ldr h13, [x3, #108]
+	WORD $0x7d40fc6e // ldr h14, [x3, #126]
+	WORD $0x0e4c394a // zip1 v10.4h, v10.4h, v12.4h
+	WORD $0x0e4e39ad // zip1 v13.4h, v13.4h, v14.4h
+	WORD $0x0e8d394a // zip1 v10.2s, v10.2s, v13.2s
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x3cc4a06b // ldur q11, [x3, #74]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x4e0b012b // tbl v11.16b, {v9.16b}, v11.16b
+	WORD $0x4e0c012c // tbl v12.16b, {v9.16b}, v12.16b
+	WORD $0x3cc5c06d // ldur q13, [x3, #92]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x4e0d012d // tbl v13.16b, {v9.16b}, v13.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x3cc6e06f // ldur q15, [x3, #110]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x4e0f012f // tbl v15.16b, {v9.16b}, v15.16b
+	WORD $0x4e100130 // tbl v16.16b, {v9.16b}, v16.16b
+	WORD $0x3dc02071 // ldr q17, [x3, #128]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x4e110131 // tbl v17.16b, {v9.16b}, v17.16b
+	WORD $0x4e120132 // tbl v18.16b, {v9.16b}, v18.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020d7 // ldr q23, [x6, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024d7 // ldr q23, [x6, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028d7 // ldr q23, [x6, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cd7 // ldr q23, [x6, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030d7 // ldr q23, [x6, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034d7 // ldr q23, [x6, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038d7 // ldr q23, [x6, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cd7 // ldr q23, [x6, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00554 // ldr q20, [x10, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d421 // fadd v1.4s, v1.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020f7 // ldr q23, [x7, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024f7 // ldr q23, [x7, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028f7 // ldr q23, [x7, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cf7 // ldr q23, [x7, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030f7 // ldr q23, [x7, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034f7 // ldr q23, [x7, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038f7 // ldr q23, [x7, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cf7 // ldr q23, [x7, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00574 // ldr q20, [x11, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d463 // fadd v3.4s, v3.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02117 // ldr q23, [x8, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02517 // ldr q23, [x8, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02917 // ldr q23, [x8, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d17 // ldr q23, [x8, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03117 // ldr q23, [x8, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03517 // ldr q23, [x8, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03917 // ldr q23, [x8, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d17 // ldr q23, [x8, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00594 // ldr q20, [x12, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4a5 // fadd v5.4s, v5.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02137 // ldr q23, [x9, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02537 // ldr q23, [x9, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02937 // ldr q23, [x9, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d37 // ldr q23, [x9, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03137 // ldr q23, [x9, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03537 // ldr q23, [x9, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03937 // ldr q23, [x9, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d37 // ldr q23, [x9, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc005b4 // ldr q20, [x13, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4e7 // fadd v7.4s, v7.4s, v21.4s
+	ADD $144, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d40006c // ldr h12, [x3]
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	WORD $0x3cc0206a // ldur q10, [x3, #2]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e281d4a // and v10.16b, v10.16b, v8.16b
+	WORD $0x4e0a012a // tbl v10.16b, {v9.16b}, v10.16b
+	WORD $0x4e0b012b // tbl v11.16b, {v9.16b}, v11.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc000cf // ldr q15, [x6]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc004cf // ldr q15, [x6, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40014f // ldr s15, [x10]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4001f0 // ldr s16, [x15]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0001f0 // str s16, [x15]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc000ef // ldr q15, [x7]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc004ef // ldr q15, [x7, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40016f // ldr s15, [x11]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4021f0 // ldr s16, [x15, #32]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0021f0 // str s16, [x15, #32]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc0010f // ldr q15, [x8]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc0050f // ldr q15, [x8, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40018f // ldr s15, [x12]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4041f0 // ldr s16, [x15, #64]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0041f0 // str s16, [x15, #64]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc0012f // ldr q15, [x9]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc0052f // ldr q15, [x9, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd4001af // ldr s15, [x13]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4061f0 // ldr s16, [x15, #96]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0061f0 // str s16, [x15, #96]
+	ADD $18, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400a // ext v10.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2ad400 // fadd v0.4s, v0.4s, v10.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404a // ext v10.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408a // ext v10.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2ad484 // fadd v4.4s, v4.4s, v10.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640ca // ext v10.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func mxfp4RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·mxfp4RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	MOVD $0x0c08060403020100, R26
+	WORD $0x4e081f43 // mov v3.d[0], x26
+	MOVD $0xf4f8fafcfdfeff00, R26
+	WORD $0x4e181f43 // mov v3.d[1], x26
+	MOVD $0x00200000, R26
+	WORD $0x4e040f44 // dup v4.4s, w26
+	MOVD $0x00000002, R26
+	WORD $0x4e040f45 // dup v5.4s, w26
+	MOVD $0x00800000, R26
+	WORD $0x4e040f46 // dup v6.4s, w26
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0x3d400067 // ldr b7, [x3]
+	WORD $0x3d404469 // ldr b9, [x3, #17]
+	WORD $0x3d40886a // ldr b10, [x3, #34]
+	WORD $0x3d40cc6b // ldr b11, [x3, #51]
+	WORD $0x0e0938e7 // zip1 v7.8b, v7.8b, v9.8b
+	WORD $0x0e0b394a // zip1 v10.8b, v10.8b, v11.8b
+	WORD $0x0e4a38e7 // zip1 v7.4h, v7.4h, v10.4h
+	WORD $0x2f08a4e7 // uxtl v7.8h, v7.8b
+	WORD $0x2f10a4e7 // uxtl v7.4s, v7.4h
+	WORD $0x4ea734a9 // cmgt v9.4s, v5.4s, v7.4s
+	WORD $0x6ea7448a // ushl v10.4s, v4.4s, v7.4s
+	WORD $0x4f3754e7 // shl v7.4s, v7.4s, #23
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x6ea91d47 // bit v7.16b, v10.16b, v9.16b
+	WORD $0x3cc01068 // ldur q8, [x3, #1]
+	WORD $0x6f0c0509 // ushr v9.16b, v8.16b, #4
+	WORD $0x4e221d08 // and v8.16b, v8.16b, v2.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x4e090069 // tbl v9.16b, {v3.16b}, v9.16b
+	WORD $0x3cc1206a // ldur q10, [x3, #18]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e221d4a // and v10.16b, v10.16b, v2.16b
+	WORD $0x4e0a006a // tbl v10.16b, {v3.16b}, v10.16b
+	WORD $0x4e0b006b // tbl v11.16b, {v3.16b}, v11.16b
+	WORD $0x3cc2306c // ldur q12, [x3, #35]
+	WORD $0x6f0c058d // ushr v13.16b, v12.16b, #4
+	WORD $0x4e221d8c // and v12.16b, v12.16b, v2.16b
+	WORD $0x4e0c006c // tbl v12.16b, {v3.16b}, v12.16b
+	WORD $0x4e0d006d // tbl v13.16b, {v3.16b}, v13.16b
+	WORD $0x3cc3406e // ldur q14, [x3, #52]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e221dce // and v14.16b, v14.16b, v2.16b
+	WORD $0x4e0e006e // tbl v14.16b, {v3.16b}, v14.16b
+	WORD $0x4e0f006f // tbl v15.16b, {v3.16b}, v15.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc000d4 // ldr q20, [x6]
+	WORD $0x4e949510 // sdot v16.4s, v8.16b, v20.16b
+	WORD $0x3dc004d4 // ldr q20, [x6, #16]
+	WORD $0x4e949530 // sdot v16.4s, v9.16b, v20.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc008d4 // ldr q20, [x6, #32]
+	WORD $0x4e949551 // sdot v17.4s, v10.16b, v20.16b
+	WORD $0x3dc00cd4 // ldr q20, [x6, #48]
+	WORD $0x4e949571 // sdot v17.4s, v11.16b, v20.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc010d4 // ldr q20, [x6, #64]
+	WORD $0x4e949592 // sdot v18.4s, v12.16b, v20.16b
+	WORD $0x3dc014d4 // ldr q20, [x6, #80]
+	WORD $0x4e9495b2 // sdot v18.4s, v13.16b, v20.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc018d4 // ldr q20, [x6, #96]
+	WORD $0x4e9495d3 // sdot v19.4s, v14.16b, v20.16b
+	WORD $0x3dc01cd4 // ldr q20, [x6, #112]
+	WORD $0x4e9495f3 // sdot v19.4s, v15.16b, v20.16b
+	WORD $0x4eb1be10 // addp v16.4s, v16.4s, v17.4s
+	WORD $0x4eb3be52 // addp v18.4s, v18.4s, v19.4s
+	WORD $0x4eb2be10 // addp v16.4s, v16.4s, v18.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x6e31dcf2 // fmul v18.4s, v7.4s, v17.4s
+	WORD $0x6e30de52 // fmul v18.4s, v18.4s, v16.4s
+	WORD $0x4e32d400 // fadd v0.4s, v0.4s, v18.4s
+	WORD $0x3d411067 // ldr b7, [x3, #68]
+	WORD $0x3d415469 // ldr b9, [x3, #85]
+	WORD $0x3d41986a // ldr b10, [x3, #102]
+	WORD $0x3d41dc6b // ldr b11, [x3, #119]
+	WORD $0x0e0938e7 // zip1 v7.8b, v7.8b, v9.8b
+	WORD $0x0e0b394a // zip1 v10.8b, v10.8b, v11.8b
+	WORD $0x0e4a38e7 // zip1 v7.4h, v7.4h, v10.4h
+	WORD $0x2f08a4e7 // uxtl v7.8h, v7.8b
+	WORD $0x2f10a4e7 // uxtl v7.4s, v7.4h
+	WORD $0x4ea734a9 // cmgt v9.4s, v5.4s, v7.4s
+	WORD $0x6ea7448a // ushl v10.4s, v4.4s, v7.4s
+	WORD $0x4f3754e7 // shl v7.4s, v7.4s, #23
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x6ea91d47 // bit v7.16b, v10.16b, v9.16b
+	WORD $0x3cc45068 // ldur q8, [x3, #69]
+	WORD $0x6f0c0509 // ushr v9.16b, v8.16b, #4
+	WORD $0x4e221d08 // and v8.16b, v8.16b, v2.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x4e090069 // tbl v9.16b, {v3.16b}, v9.16b
+	WORD $0x3cc5606a // ldur q10, [x3, #86]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e221d4a // and v10.16b, v10.16b, v2.16b
+	WORD $0x4e0a006a // tbl v10.16b, {v3.16b}, v10.16b
+	WORD $0x4e0b006b // tbl v11.16b, {v3.16b}, v11.16b
+	WORD $0x3cc6706c // ldur q12, [x3, #103]
+	WORD $0x6f0c058d // ushr v13.16b, v12.16b, #4
+	WORD $0x4e221d8c // and v12.16b, v12.16b, v2.16b
+	WORD $0x4e0c006c // tbl v12.16b, {v3.16b}, v12.16b
+	WORD $0x4e0d006d // tbl v13.16b, {v3.16b}, v13.16b
+	WORD $0x3cc7806e // ldur q14, [x3, #120]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e221dce // and v14.16b, v14.16b, v2.16b
+	WORD $0x4e0e006e // tbl v14.16b, {v3.16b}, v14.16b
+	WORD $0x4e0f006f // tbl v15.16b, {v3.16b}, v15.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc020d4 // ldr q20, [x6, #128]
+	WORD $0x4e949510 // sdot v16.4s, v8.16b, v20.16b
+	WORD $0x3dc024d4 // ldr q20, [x6, #144]
+	WORD $0x4e949530 // sdot v16.4s, v9.16b, v20.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc028d4 // ldr q20, [x6, #160]
+	WORD $0x4e949551 // sdot v17.4s, v10.16b, v20.16b
+	WORD $0x3dc02cd4 // ldr q20, [x6, #176]
+	WORD $0x4e949571 // sdot v17.4s, v11.16b, v20.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc030d4 // ldr q20, [x6, #192]
+	WORD $0x4e949592 // sdot v18.4s, v12.16b, v20.16b
+	WORD $0x3dc034d4 // ldr q20, [x6, #208]
+	WORD $0x4e9495b2 // sdot v18.4s, v13.16b, v20.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc038d4 // ldr q20, [x6, #224]
+	WORD $0x4e9495d3 // sdot v19.4s, v14.16b, v20.16b
+	WORD $0x3dc03cd4 // ldr q20, [x6, #240]
+	WORD $0x4e9495f3 // sdot v19.4s, v15.16b, v20.16b
+	WORD $0x4eb1be10 // addp v16.4s, v16.4s, v17.4s
+	WORD $0x4eb3be52 // addp v18.4s, v18.4s, v19.4s
+	WORD $0x4eb2be10 // addp v16.4s, v16.4s, v18.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x3dc00551 // ldr q17, [x10, #16]
+	WORD $0x6e31dcf2 // fmul v18.4s, v7.4s, v17.4s
+	WORD $0x6e30de52 // fmul v18.4s, v18.4s, v16.4s
+	WORD $0x4e32d421 // fadd v1.4s, v1.4s, v18.4s
+	ADD $136, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0x3d400069 // ldr b9, [x3]
+	WORD $0x2f08a529 // uxtl v9.8h, v9.8b
+	WORD $0x2f10a529 // uxtl v9.4s, v9.4h
+	WORD $0x4ea934ae // cmgt v14.4s, v5.4s, v9.4s
+	WORD $0x6ea9448f // ushl v15.4s, v4.4s, v9.4s
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x6ea68529 // sub v9.4s, v9.4s, v6.4s
+	WORD $0x6eae1de9 // bit v9.16b, v15.16b, v14.16b
+	WORD $0x3cc01067 // ldur q7, [x3, #1]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x4e070067 // tbl v7.16b, {v3.16b}, v7.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x3dc000cc // ldr q12, [x6]
+	WORD $0x4e8c94eb // sdot v11.4s, v7.16b, v12.16b
+	WORD $0x3dc004cc // ldr q12, [x6, #16]
+	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
+	WORD $0x4eb1b96b // addv s11, v11.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0xbd40014c // ldr s12, [x10]
+	WORD $0x6e2cdd2d // fmul v13.4s, v9.4s, v12.4s
+	WORD $0x6e2bddab // fmul v11.4s, v13.4s, v11.4s
+	WORD $0xbd4001ed // ldr s13, [x15]
+	WORD $0x4e2bd5ad // fadd v13.4s, v13.4s, v11.4s
+	WORD $0xbd0001ed // str s13, [x15]
+	ADD $17, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004007 // ext v7.16b, v0.16b, v0.16b, #8
+	WORD $0x4e27d400 // fadd v0.4s, v0.4s, v7.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func mxfp4ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·mxfp4ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	MOVD $0x0c08060403020100, R26
+	WORD $0x4e081f49 // mov v9.d[0], x26
+	MOVD $0xf4f8fafcfdfeff00, R26
+	WORD $0x4e181f49 // mov v9.d[1], x26
+	MOVD $0x00200000, R26
+	WORD $0x4e040f4a // dup v10.4s, w26
+	MOVD $0x00000002, R26
+	WORD $0x4e040f4b // dup v11.4s, w26
+	MOVD $0x00800000, R26
+	WORD $0x4e040f4c // dup v12.4s, w26
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0x3d40006d // ldr b13, [x3]
+	WORD $0x3d40446f // ldr b15, [x3, #17]
+	WORD $0x3d408870 // ldr b16, [x3, #34]
+	WORD $0x3d40cc71 // ldr b17, [x3, #51]
+	WORD $0x0e0f39ad // zip1 v13.8b, v13.8b, v15.8b
+	WORD $0x0e113a10 // zip1 v16.8b, v16.8b, v17.8b
+	WORD $0x0e5039ad // zip1 v13.4h, v13.4h, v16.4h
+	WORD $0x2f08a5ad // uxtl v13.8h, v13.8b
+	WORD $0x2f10a5ad // uxtl v13.4s, v13.4h
+	WORD $0x4ead356f // cmgt v15.4s, v11.4s, v13.4s
+	WORD $0x6ead4550 // ushl v16.4s, v10.4s, v13.4s
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x6eac85ad // sub v13.4s, v13.4s, v12.4s
+	WORD $0x6eaf1e0d // bit v13.16b, v16.16b, v15.16b
+	WORD $0x3cc0106e // ldur q14, [x3, #1]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e281dce // and v14.16b, v14.16b, v8.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x4e0f012f // tbl v15.16b, {v9.16b}, v15.16b
+	WORD $0x3cc12070 // ldur q16, [x3, #18]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e281e10 // and v16.16b, v16.16b, v8.16b
+	WORD $0x4e100130 // tbl v16.16b, {v9.16b}, v16.16b
+	WORD $0x4e110131 // tbl v17.16b, {v9.16b}, v17.16b
+	WORD $0x3cc23072 // ldur q18, [x3, #35]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e281e52 // and v18.16b, v18.16b, v8.16b
+	WORD $0x4e120132 // tbl v18.16b, {v9.16b}, v18.16b
+	WORD $0x4e130133 // tbl v19.16b, {v9.16b}, v19.16b
+	WORD $0x3cc34074 // ldur q20, [x3, #52]
+	WORD $0x6f0c0695 // ushr v21.16b, v20.16b, #4
+	WORD $0x4e281e94 // and v20.16b, v20.16b, v8.16b
+	WORD $0x4e140134 // tbl v20.16b, {v9.16b}, v20.16b
+	WORD $0x4e150135 // tbl v21.16b, {v9.16b}, v21.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc000da // ldr q26, [x6]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc004da // ldr q26, [x6, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc008da // ldr q26, [x6, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00cda // ldr q26, [x6, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc010da // ldr q26, [x6, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc014da // ldr q26, [x6, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc018da // ldr q26, [x6, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01cda // ldr q26, [x6, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00157 // ldr q23, [x10]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc000fa // ldr q26, [x7]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc004fa // ldr q26, [x7, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc008fa // ldr q26, [x7, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00cfa // ldr q26, [x7, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc010fa // ldr q26, [x7, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc014fa // ldr q26, [x7, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc018fa // ldr q26, [x7, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01cfa // ldr q26, [x7, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00177 // ldr q23, [x11]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d442 // fadd v2.4s, v2.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0011a // ldr q26, [x8]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0051a // ldr q26, [x8, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0091a // ldr q26, [x8, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00d1a // ldr q26, [x8, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0111a // ldr q26, [x8, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0151a // ldr q26, [x8, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0191a // ldr q26, [x8, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01d1a // ldr q26, [x8, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00197 // ldr q23, [x12]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0013a // ldr q26, [x9]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0053a // ldr q26, [x9, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0093a // ldr q26, [x9, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00d3a // ldr q26, [x9, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0113a // ldr q26, [x9, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0153a // ldr q26, [x9, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0193a // ldr q26, [x9, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01d3a // ldr q26, [x9, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc001b7 // ldr q23, [x13]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4c6 // fadd v6.4s, v6.4s, v24.4s
+	WORD $0x3d41106d // ldr b13, [x3, #68]
+	WORD $0x3d41546f // ldr b15, [x3, #85]
+	WORD $0x3d419870 // ldr b16, [x3, #102]
+	WORD $0x3d41dc71 // ldr b17, [x3, #119]
+	WORD $0x0e0f39ad // zip1 v13.8b, v13.8b, v15.8b
+	WORD $0x0e113a10 // zip1 v16.8b, v16.8b, v17.8b
+	WORD $0x0e5039ad // zip1 v13.4h, v13.4h, v16.4h
+	WORD $0x2f08a5ad // uxtl v13.8h, v13.8b
+	WORD $0x2f10a5ad // uxtl v13.4s, v13.4h
+	WORD $0x4ead356f // cmgt v15.4s, v11.4s, v13.4s
+	WORD $0x6ead4550 // ushl v16.4s, v10.4s, v13.4s
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x6eac85ad // sub v13.4s, v13.4s, v12.4s
+	WORD $0x6eaf1e0d // bit v13.16b, v16.16b, v15.16b
+	WORD $0x3cc4506e // ldur q14, [x3, #69]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e281dce // and v14.16b, v14.16b, v8.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x4e0f012f // tbl v15.16b, {v9.16b}, v15.16b
+	WORD $0x3cc56070 // ldur q16, [x3, #86]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e281e10 // and v16.16b, v16.16b, v8.16b
+	WORD $0x4e100130 // tbl v16.16b, {v9.16b}, v16.16b
+	WORD $0x4e110131 // tbl v17.16b, {v9.16b}, v17.16b
+	WORD $0x3cc67072 // ldur q18, [x3, #103]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e281e52 // and v18.16b, v18.16b, v8.16b
+	WORD $0x4e120132 // tbl v18.16b, {v9.16b}, v18.16b
+	WORD $0x4e130133 // tbl v19.16b, {v9.16b}, v19.16b
+	WORD $0x3cc78074 // ldur q20, [x3, #120]
+	WORD $0x6f0c0695 // ushr v21.16b, v20.16b, #4
+	WORD $0x4e281e94 // and v20.16b, v20.16b, v8.16b
+	WORD $0x4e140134 // tbl v20.16b, {v9.16b}, v20.16b
+	WORD $0x4e150135 // tbl v21.16b, {v9.16b}, v21.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc020da // ldr q26, [x6, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc024da // ldr q26, [x6, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc028da // ldr q26, [x6, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02cda // ldr q26, [x6, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc030da // ldr q26, [x6, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc034da // ldr q26, [x6, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc038da // ldr q26, [x6, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03cda // ldr q26, [x6, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00557 // ldr q23, [x10, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d421 // fadd v1.4s, v1.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc020fa // ldr q26, [x7, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc024fa // ldr q26, [x7, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc028fa // ldr q26, [x7, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02cfa // ldr q26, [x7, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc030fa // ldr q26, [x7, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc034fa // ldr q26, [x7, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc038fa // ldr q26, [x7, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03cfa // ldr q26, [x7, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00577 // ldr q23, [x11, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d463 // fadd v3.4s, v3.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0211a // ldr q26, [x8, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0251a // ldr q26, [x8, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0291a // ldr q26, [x8, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02d1a // ldr q26, [x8, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0311a // ldr q26, [x8, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0351a // ldr q26, [x8, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0391a // ldr q26, [x8, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03d1a // ldr q26, [x8, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00597 // ldr q23, [x12, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4a5 // fadd v5.4s, v5.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0213a // ldr q26, [x9, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0253a // ldr q26, [x9, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0293a // ldr q26, [x9, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02d3a // ldr q26, [x9, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0313a // ldr q26, [x9, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0353a // ldr q26, [x9, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0393a // ldr q26, [x9, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03d3a // ldr q26, [x9, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc005b7 // ldr q23, [x13, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4e7 // fadd v7.4s, v7.4s, v24.4s
+	ADD $136, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0x3d40006f // ldr b15, [x3]
+	WORD $0x2f08a5ef // uxtl v15.8h, v15.8b
+	WORD $0x2f10a5ef // uxtl v15.4s, v15.4h
+	WORD $0x4eaf3574 // cmgt v20.4s, v11.4s, v15.4s
+	WORD $0x6eaf4555 // ushl v21.4s, v10.4s, v15.4s
+	WORD $0x4f3755ef // shl v15.4s, v15.4s, #23
+	WORD $0x6eac85ef // sub v15.4s, v15.4s, v12.4s
+	WORD $0x6eb41eaf // bit v15.16b, v21.16b, v20.16b
+	WORD $0x3cc0106d // ldur q13, [x3, #1]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x4e0d012d // tbl v13.16b, {v9.16b}, v13.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400152 // ldr s18, [x10]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4001f3 // ldr s19, [x15]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0001f3 // str s19, [x15]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000f2 // ldr q18, [x7]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400172 // ldr s18, [x11]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4021f3 // ldr s19, [x15, #32]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0021f3 // str s19, [x15, #32]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00112 // ldr q18, [x8]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400192 // ldr s18, [x12]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4041f3 // ldr s19, [x15, #64]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0041f3 // str s19, [x15, #64]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00132 // ldr q18, [x9]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd4001b2 // ldr s18, [x13]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4061f3 // ldr s19, [x15, #96]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0061f3 // str s19, [x15, #96]
+	ADD $17, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400d // ext v13.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2dd400 // fadd v0.4s, v0.4s, v13.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404d // ext v13.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2dd442 // fadd v2.4s, v2.4s, v13.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408d // ext v13.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2dd484 // fadd v4.4s, v4.4s, v13.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640cd // ext v13.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2dd4c6 // fadd v6.4s, v6.4s, v13.4s
 	WORD $0x7e30d8c6 // faddp s6, v6.2s
 	WORD $0xbd0001e6 // str s6, [x15]
 	ADD $4, R0, R0

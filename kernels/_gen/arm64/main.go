@@ -29,8 +29,10 @@ func main() {
 				a.floats(t, s)
 			}
 		}
-		a.q8("q80Rows", 1)
-		a.q8("q80Cols", 4)
+		for _, t := range []string{"q80", "q40", "q41", "q50", "q51", "iq4nl", "mxfp4"} {
+			a.block32(t, 1)
+			a.block32(t, 4)
+		}
 		a.values("f32")
 		a.values("f16")
 	case "common":
