@@ -4,15 +4,35 @@
 
 package kernels
 
+// q2kRowsNEON multiplies q2k weights; see matrixKernel.
+//
+//go:noescape
+func q2kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q3kRowsNEON multiplies q3k weights; see matrixKernel.
+//
+//go:noescape
+func q3kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q4kRowsNEON multiplies q4k weights; see matrixKernel.
 //
 //go:noescape
 func q4kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
+// q5kRowsNEON multiplies q5k weights; see matrixKernel.
+//
+//go:noescape
+func q5kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q6kRowsNEON multiplies q6k weights; see matrixKernel.
 //
 //go:noescape
 func q6kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq4xsRowsNEON multiplies iq4xs weights; see matrixKernel.
+//
+//go:noescape
+func iq4xsRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // f32RowsNEON multiplies f32 weights; see floatKernel.
 //
@@ -29,15 +49,35 @@ func f16RowsNEON(dst *float32, ld int, w *byte, stride int, x *float32, n int, c
 //go:noescape
 func bf16RowsNEON(dst *float32, ld int, w *byte, stride int, x *float32, n int, count int)
 
+// q2kColsNEON multiplies q2k weights; see matrixKernel.
+//
+//go:noescape
+func q2kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q3kColsNEON multiplies q3k weights; see matrixKernel.
+//
+//go:noescape
+func q3kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q4kColsNEON multiplies q4k weights; see matrixKernel.
 //
 //go:noescape
 func q4kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
+// q5kColsNEON multiplies q5k weights; see matrixKernel.
+//
+//go:noescape
+func q5kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q6kColsNEON multiplies q6k weights; see matrixKernel.
 //
 //go:noescape
 func q6kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq4xsColsNEON multiplies iq4xs weights; see matrixKernel.
+//
+//go:noescape
+func iq4xsColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // f32ColsNEON multiplies f32 weights; see floatKernel.
 //

@@ -4,6 +4,1560 @@
 
 #include "textflag.h"
 
+// func q2kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q2kRowsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+
+next:
+	MOVD R2, R6
+	ADD R1, R6, R7
+	ADD R1, R7, R8
+	ADD R1, R8, R9
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	LSL $2, R1, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24a // smull v10.4s, v18.4h, v20.4h
+	WORD $0x4e74824a // smlal2 v10.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824a // smlal v10.4s, v18.4h, v21.4h
+	WORD $0x4e75824a // smlal2 v10.4s, v18.8h, v21.8h
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c0 // mla v0.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e0 // mla v0.4s, v23.4s, v14.s[1]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac0 // mla v0.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae0 // mla v0.4s, v23.4s, v14.s[3]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c0 // mla v0.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e0 // mla v0.4s, v23.4s, v15.s[1]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac0 // mla v0.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae0 // mla v0.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c0 // mla v0.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e0 // mla v0.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac0 // mla v0.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae0 // mla v0.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c0 // mla v0.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e0 // mla v0.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac0 // mla v0.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae0 // mla v0.4s, v23.4s, v17.s[3]
+	WORD $0x3dc000f2 // ldr q18, [x7]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24b // smull v11.4s, v18.4h, v20.4h
+	WORD $0x4e74824b // smlal2 v11.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824b // smlal v11.4s, v18.4h, v21.4h
+	WORD $0x4e75824b // smlal2 v11.4s, v18.8h, v21.8h
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008f3 // ldr q19, [x7, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c1 // mla v1.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e1 // mla v1.4s, v23.4s, v14.s[1]
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008f3 // ldr q19, [x7, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac1 // mla v1.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae1 // mla v1.4s, v23.4s, v14.s[3]
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008f3 // ldr q19, [x7, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c1 // mla v1.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e1 // mla v1.4s, v23.4s, v15.s[1]
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc008f3 // ldr q19, [x7, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac1 // mla v1.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae1 // mla v1.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00cf2 // ldr q18, [x7, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010f3 // ldr q19, [x7, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c1 // mla v1.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e1 // mla v1.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00cf2 // ldr q18, [x7, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010f3 // ldr q19, [x7, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac1 // mla v1.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae1 // mla v1.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00cf2 // ldr q18, [x7, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010f3 // ldr q19, [x7, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c1 // mla v1.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e1 // mla v1.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00cf2 // ldr q18, [x7, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc010f3 // ldr q19, [x7, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac1 // mla v1.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae1 // mla v1.4s, v23.4s, v17.s[3]
+	WORD $0x3dc00112 // ldr q18, [x8]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24c // smull v12.4s, v18.4h, v20.4h
+	WORD $0x4e74824c // smlal2 v12.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824c // smlal v12.4s, v18.4h, v21.4h
+	WORD $0x4e75824c // smlal2 v12.4s, v18.8h, v21.8h
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00913 // ldr q19, [x8, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c2 // mla v2.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e2 // mla v2.4s, v23.4s, v14.s[1]
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00913 // ldr q19, [x8, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac2 // mla v2.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae2 // mla v2.4s, v23.4s, v14.s[3]
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00913 // ldr q19, [x8, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c2 // mla v2.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e2 // mla v2.4s, v23.4s, v15.s[1]
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc00913 // ldr q19, [x8, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac2 // mla v2.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae2 // mla v2.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00d12 // ldr q18, [x8, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01113 // ldr q19, [x8, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c2 // mla v2.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e2 // mla v2.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00d12 // ldr q18, [x8, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01113 // ldr q19, [x8, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac2 // mla v2.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae2 // mla v2.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00d12 // ldr q18, [x8, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01113 // ldr q19, [x8, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c2 // mla v2.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e2 // mla v2.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00d12 // ldr q18, [x8, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc01113 // ldr q19, [x8, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac2 // mla v2.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae2 // mla v2.4s, v23.4s, v17.s[3]
+	WORD $0x3dc00132 // ldr q18, [x9]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24d // smull v13.4s, v18.4h, v20.4h
+	WORD $0x4e74824d // smlal2 v13.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824d // smlal v13.4s, v18.4h, v21.4h
+	WORD $0x4e75824d // smlal2 v13.4s, v18.8h, v21.8h
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00933 // ldr q19, [x9, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c3 // mla v3.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e3 // mla v3.4s, v23.4s, v14.s[1]
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00933 // ldr q19, [x9, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac3 // mla v3.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae3 // mla v3.4s, v23.4s, v14.s[3]
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00933 // ldr q19, [x9, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c3 // mla v3.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e3 // mla v3.4s, v23.4s, v15.s[1]
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc00933 // ldr q19, [x9, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac3 // mla v3.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae3 // mla v3.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00d32 // ldr q18, [x9, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01133 // ldr q19, [x9, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c3 // mla v3.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e3 // mla v3.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00d32 // ldr q18, [x9, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01133 // ldr q19, [x9, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac3 // mla v3.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae3 // mla v3.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00d32 // ldr q18, [x9, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01133 // ldr q19, [x9, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c3 // mla v3.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e3 // mla v3.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00d32 // ldr q18, [x9, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc01133 // ldr q19, [x9, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac3 // mla v3.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae3 // mla v3.4s, v23.4s, v17.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0xbd4050ce // ldr s14, [x6, #80]
+	WORD $0xbd4050f1 // ldr s17, [x7, #80]
+	WORD $0xbd405112 // ldr s18, [x8, #80]
+	WORD $0xbd405133 // ldr s19, [x9, #80]
+	WORD $0x4e9139ce // zip1 v14.4s, v14.4s, v17.4s
+	WORD $0x4e933a52 // zip1 v18.4s, v18.4s, v19.4s
+	WORD $0x4ed239ce // zip1 v14.2d, v14.2d, v18.2d
+	WORD $0x4e4e59cf // uzp2 v15.8h, v14.8h, v14.8h
+	WORD $0x4e4e19ce // uzp1 v14.8h, v14.8h, v14.8h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	WORD $0x4d40c870 // ld1r {v16.4s}, [x3]
+	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	WORD $0x4e2ed4ce // fadd v14.4s, v6.4s, v14.4s
+	WORD $0x4eabbd4a // addp v10.4s, v10.4s, v11.4s
+	WORD $0x4eadbd8c // addp v12.4s, v12.4s, v13.4s
+	WORD $0x4eacbd4a // addp v10.4s, v10.4s, v12.4s
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e30ddef // fmul v15.4s, v15.4s, v16.4s
+	WORD $0x6e2addef // fmul v15.4s, v15.4s, v10.4s
+	WORD $0x4eafd5ce // fsub v14.4s, v14.4s, v15.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eae1dc9 // mov v9.16b, v14.16b
+	ADD $84, R6, R6
+	ADD $84, R7, R7
+	ADD $84, R8, R8
+	ADD $84, R9, R9
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61cca // mov v10.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x3d800006 // str q6, [x0]
+	ADD $16, R0, R0
+	ADD R1<<2, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q3kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q3kRowsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+	MOVD $0xfefefefe00000000, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0xfafafafafcfcfcfc, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+
+next:
+	MOVD R2, R6
+	ADD R1, R6, R7
+	ADD R1, R7, R8
+	ADD R1, R8, R9
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	LSL $2, R1, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	WORD $0xfd4030cf // ldr d15, [x6, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R6, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0260 // mla v0.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0280 // mla v0.4s, v20.4s, v11.s[1]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a60 // mla v0.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a80 // mla v0.4s, v20.4s, v11.s[3]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0260 // mla v0.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0280 // mla v0.4s, v20.4s, v12.s[1]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a60 // mla v0.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a80 // mla v0.4s, v20.4s, v12.s[3]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0260 // mla v0.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0280 // mla v0.4s, v20.4s, v13.s[1]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a60 // mla v0.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a80 // mla v0.4s, v20.4s, v13.s[3]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0260 // mla v0.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0280 // mla v0.4s, v20.4s, v14.s[1]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a60 // mla v0.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a80 // mla v0.4s, v20.4s, v14.s[3]
+	WORD $0xfd4030ef // ldr d15, [x7, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R7, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x3dc008ef // ldr q15, [x7, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0261 // mla v1.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0281 // mla v1.4s, v20.4s, v11.s[1]
+	WORD $0x3dc008ef // ldr q15, [x7, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a61 // mla v1.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a81 // mla v1.4s, v20.4s, v11.s[3]
+	WORD $0x3dc008ef // ldr q15, [x7, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0261 // mla v1.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0281 // mla v1.4s, v20.4s, v12.s[1]
+	WORD $0x3dc008ef // ldr q15, [x7, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a61 // mla v1.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a81 // mla v1.4s, v20.4s, v12.s[3]
+	WORD $0x3dc010ef // ldr q15, [x7, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014f0 // ldr q16, [x7, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0261 // mla v1.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0281 // mla v1.4s, v20.4s, v13.s[1]
+	WORD $0x3dc010ef // ldr q15, [x7, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014f0 // ldr q16, [x7, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a61 // mla v1.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a81 // mla v1.4s, v20.4s, v13.s[3]
+	WORD $0x3dc010ef // ldr q15, [x7, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014f0 // ldr q16, [x7, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0261 // mla v1.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0281 // mla v1.4s, v20.4s, v14.s[1]
+	WORD $0x3dc010ef // ldr q15, [x7, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014f0 // ldr q16, [x7, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a61 // mla v1.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a81 // mla v1.4s, v20.4s, v14.s[3]
+	WORD $0xfd40310f // ldr d15, [x8, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R8, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x3dc0090f // ldr q15, [x8, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d10 // ldr q16, [x8, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0262 // mla v2.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0282 // mla v2.4s, v20.4s, v11.s[1]
+	WORD $0x3dc0090f // ldr q15, [x8, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d10 // ldr q16, [x8, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a62 // mla v2.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a82 // mla v2.4s, v20.4s, v11.s[3]
+	WORD $0x3dc0090f // ldr q15, [x8, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d10 // ldr q16, [x8, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0262 // mla v2.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0282 // mla v2.4s, v20.4s, v12.s[1]
+	WORD $0x3dc0090f // ldr q15, [x8, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d10 // ldr q16, [x8, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a62 // mla v2.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a82 // mla v2.4s, v20.4s, v12.s[3]
+	WORD $0x3dc0110f // ldr q15, [x8, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01510 // ldr q16, [x8, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0262 // mla v2.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0282 // mla v2.4s, v20.4s, v13.s[1]
+	WORD $0x3dc0110f // ldr q15, [x8, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01510 // ldr q16, [x8, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a62 // mla v2.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a82 // mla v2.4s, v20.4s, v13.s[3]
+	WORD $0x3dc0110f // ldr q15, [x8, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01510 // ldr q16, [x8, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0262 // mla v2.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0282 // mla v2.4s, v20.4s, v14.s[1]
+	WORD $0x3dc0110f // ldr q15, [x8, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01510 // ldr q16, [x8, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a62 // mla v2.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a82 // mla v2.4s, v20.4s, v14.s[3]
+	WORD $0xfd40312f // ldr d15, [x9, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R9, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc0092f // ldr q15, [x9, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d30 // ldr q16, [x9, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0263 // mla v3.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0283 // mla v3.4s, v20.4s, v11.s[1]
+	WORD $0x3dc0092f // ldr q15, [x9, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d30 // ldr q16, [x9, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a63 // mla v3.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a83 // mla v3.4s, v20.4s, v11.s[3]
+	WORD $0x3dc0092f // ldr q15, [x9, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d30 // ldr q16, [x9, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0263 // mla v3.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0283 // mla v3.4s, v20.4s, v12.s[1]
+	WORD $0x3dc0092f // ldr q15, [x9, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d30 // ldr q16, [x9, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a63 // mla v3.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a83 // mla v3.4s, v20.4s, v12.s[3]
+	WORD $0x3dc0112f // ldr q15, [x9, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01530 // ldr q16, [x9, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0263 // mla v3.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0283 // mla v3.4s, v20.4s, v13.s[1]
+	WORD $0x3dc0112f // ldr q15, [x9, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01530 // ldr q16, [x9, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a63 // mla v3.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a83 // mla v3.4s, v20.4s, v13.s[3]
+	WORD $0x3dc0112f // ldr q15, [x9, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01530 // ldr q16, [x9, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0263 // mla v3.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0283 // mla v3.4s, v20.4s, v14.s[1]
+	WORD $0x3dc0112f // ldr q15, [x9, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01530 // ldr q16, [x9, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a63 // mla v3.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a83 // mla v3.4s, v20.4s, v14.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x7d40d8cb // ldr h11, [x6, #108]
+	WORD $0x7d40d8ee // ldr h14, [x7, #108]
+	WORD $0x7d40d90f // ldr h15, [x8, #108]
+	WORD $0x7d40d930 // ldr h16, [x9, #108]
+	WORD $0x0e4e396b // zip1 v11.4h, v11.4h, v14.4h
+	WORD $0x0e5039ef // zip1 v15.4h, v15.4h, v16.4h
+	WORD $0x0e8f396b // zip1 v11.2s, v11.2s, v15.2s
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	WORD $0x4d40c86d // ld1r {v13.4s}, [x3]
+	WORD $0x6e2ddd6b // fmul v11.4s, v11.4s, v13.4s
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	WORD $0x4e2bd4cb // fadd v11.4s, v6.4s, v11.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $110, R6, R6
+	ADD $110, R7, R7
+	ADD $110, R8, R8
+	ADD $110, R9, R9
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccb // mov v11.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x3d800006 // str q6, [x0]
+	ADD $16, R0, R0
+	ADD R1<<2, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
 // func q4kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 TEXT ·q4kRowsNEON(SB), NOSPLIT, $0-72
 	MOVD dst+0(FP), R0
@@ -42,10 +1596,6 @@ block:
 	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
 	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
 	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
-	WORD $0x4f000400 // movi v0.4s, #0x0
-	WORD $0x4f000401 // movi v1.4s, #0x0
-	WORD $0x4f000402 // movi v2.4s, #0x0
-	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0xfc4040d0 // ldur d16, [x6, #4]
 	WORD $0xbd400cd1 // ldr s17, [x6, #12]
 	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
@@ -61,14 +1611,15 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20a // smull v10.4s, v16.4h, v18.4h
 	WORD $0x4e72820a // smlal2 v10.4s, v16.8h, v18.8h
 	WORD $0x3dc004d0 // ldr q16, [x6, #16]
-	WORD $0x3dc008d1 // ldr q17, [x6, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -83,10 +1634,10 @@ block:
 	WORD $0x6f8e0300 // mla v0.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0320 // mla v0.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
-	WORD $0x3dc010d1 // ldr q17, [x6, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -101,10 +1652,10 @@ block:
 	WORD $0x6f8e0b00 // mla v0.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b20 // mla v0.4s, v25.4s, v14.s[3]
 	WORD $0x3dc014d0 // ldr q16, [x6, #80]
-	WORD $0x3dc018d1 // ldr q17, [x6, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -119,10 +1670,10 @@ block:
 	WORD $0x6f8f0300 // mla v0.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0320 // mla v0.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01cd0 // ldr q16, [x6, #112]
-	WORD $0x3dc020d1 // ldr q17, [x6, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -151,14 +1702,15 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20b // smull v11.4s, v16.4h, v18.4h
 	WORD $0x4e72820b // smlal2 v11.4s, v16.8h, v18.8h
 	WORD $0x3dc004f0 // ldr q16, [x7, #16]
-	WORD $0x3dc008f1 // ldr q17, [x7, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc008f1 // ldr q17, [x7, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -173,10 +1725,10 @@ block:
 	WORD $0x6f8e0301 // mla v1.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0321 // mla v1.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
-	WORD $0x3dc010f1 // ldr q17, [x7, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc010f1 // ldr q17, [x7, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -191,10 +1743,10 @@ block:
 	WORD $0x6f8e0b01 // mla v1.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b21 // mla v1.4s, v25.4s, v14.s[3]
 	WORD $0x3dc014f0 // ldr q16, [x7, #80]
-	WORD $0x3dc018f1 // ldr q17, [x7, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc018f1 // ldr q17, [x7, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -209,10 +1761,10 @@ block:
 	WORD $0x6f8f0301 // mla v1.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0321 // mla v1.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01cf0 // ldr q16, [x7, #112]
-	WORD $0x3dc020f1 // ldr q17, [x7, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc020f1 // ldr q17, [x7, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -241,14 +1793,15 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20c // smull v12.4s, v16.4h, v18.4h
 	WORD $0x4e72820c // smlal2 v12.4s, v16.8h, v18.8h
 	WORD $0x3dc00510 // ldr q16, [x8, #16]
-	WORD $0x3dc00911 // ldr q17, [x8, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc00911 // ldr q17, [x8, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -263,10 +1816,10 @@ block:
 	WORD $0x6f8e0302 // mla v2.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0322 // mla v2.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00d10 // ldr q16, [x8, #48]
-	WORD $0x3dc01111 // ldr q17, [x8, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc01111 // ldr q17, [x8, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -281,10 +1834,10 @@ block:
 	WORD $0x6f8e0b02 // mla v2.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b22 // mla v2.4s, v25.4s, v14.s[3]
 	WORD $0x3dc01510 // ldr q16, [x8, #80]
-	WORD $0x3dc01911 // ldr q17, [x8, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc01911 // ldr q17, [x8, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -299,10 +1852,10 @@ block:
 	WORD $0x6f8f0302 // mla v2.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0322 // mla v2.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01d10 // ldr q16, [x8, #112]
-	WORD $0x3dc02111 // ldr q17, [x8, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc02111 // ldr q17, [x8, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -331,14 +1884,15 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20d // smull v13.4s, v16.4h, v18.4h
 	WORD $0x4e72820d // smlal2 v13.4s, v16.8h, v18.8h
 	WORD $0x3dc00530 // ldr q16, [x9, #16]
-	WORD $0x3dc00931 // ldr q17, [x9, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc00931 // ldr q17, [x9, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -353,10 +1907,10 @@ block:
 	WORD $0x6f8e0303 // mla v3.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0323 // mla v3.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00d30 // ldr q16, [x9, #48]
-	WORD $0x3dc01131 // ldr q17, [x9, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc01131 // ldr q17, [x9, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -371,10 +1925,10 @@ block:
 	WORD $0x6f8e0b03 // mla v3.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b23 // mla v3.4s, v25.4s, v14.s[3]
 	WORD $0x3dc01530 // ldr q16, [x9, #80]
-	WORD $0x3dc01931 // ldr q17, [x9, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc01931 // ldr q17, [x9, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -389,10 +1943,10 @@ block:
 	WORD $0x6f8f0303 // mla v3.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0323 // mla v3.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01d30 // ldr q16, [x9, #112]
-	WORD $0x3dc02131 // ldr q17, [x9, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc02131 // ldr q17, [x9, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -410,10 +1964,13 @@ block:
 	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
 	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
 	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
-	WORD $0x0d4080ce // ld1 {v14.s}[0], [x6]
-	WORD $0x0d4090ee // ld1 {v14.s}[1], [x7]
-	WORD $0x4d40810e // ld1 {v14.s}[2], [x8]
-	WORD $0x4d40912e // ld1 {v14.s}[3], [x9]
+	WORD $0xbd4000ce // ldr s14, [x6]
+	WORD $0xbd4000f1 // ldr s17, [x7]
+	WORD $0xbd400112 // ldr s18, [x8]
+	WORD $0xbd400133 // ldr s19, [x9]
+	WORD $0x4e9139ce // zip1 v14.4s, v14.4s, v17.4s
+	WORD $0x4e933a52 // zip1 v18.4s, v18.4s, v19.4s
+	WORD $0x4ed239ce // zip1 v14.2d, v14.2d, v18.2d
 	WORD $0x4e4e59cf // uzp2 v15.8h, v14.8h, v14.8h
 	WORD $0x4e4e19ce // uzp1 v14.8h, v14.8h, v14.8h
 	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
@@ -452,6 +2009,637 @@ turn:
 	WORD $0x4ea81d07 // mov v7.16b, v8.16b
 	WORD $0x4ea91d28 // mov v8.16b, v9.16b
 	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x3d800006 // str q6, [x0]
+	ADD $16, R0, R0
+	ADD R1<<2, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q5kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q5kRowsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f01e7e5 // movi v5.16b, #0x3f
+	MOVD $0x1010101010101010, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x1010101010101010, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+
+next:
+	MOVD R2, R6
+	ADD R1, R6, R7
+	ADD R1, R7, R8
+	ADD R1, R8, R9
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	LSL $2, R1, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	WORD $0xfc4040d1 // ldur d17, [x6, #4]
+	WORD $0xbd400cd2 // ldr s18, [x6, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22b // smull v11.4s, v17.4h, v19.4h
+	WORD $0x4e73822b // smlal2 v11.4s, v17.8h, v19.8h
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc010d2 // ldr q18, [x6, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0320 // mla v0.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0340 // mla v0.4s, v26.4s, v15.s[1]
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc018d2 // ldr q18, [x6, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b20 // mla v0.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b40 // mla v0.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc020d2 // ldr q18, [x6, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900320 // mla v0.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00340 // mla v0.4s, v26.4s, v16.s[1]
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc028d2 // ldr q18, [x6, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b20 // mla v0.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b40 // mla v0.4s, v26.4s, v16.s[3]
+	WORD $0xfc4040f1 // ldur d17, [x7, #4]
+	WORD $0xbd400cf2 // ldr s18, [x7, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22c // smull v12.4s, v17.4h, v19.4h
+	WORD $0x4e73822c // smlal2 v12.4s, v17.8h, v19.8h
+	WORD $0x3dc00cf1 // ldr q17, [x7, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004f5 // ldr q21, [x7, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc010f2 // ldr q18, [x7, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008f5 // ldr q21, [x7, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0321 // mla v1.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0341 // mla v1.4s, v26.4s, v15.s[1]
+	WORD $0x3dc014f1 // ldr q17, [x7, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004f5 // ldr q21, [x7, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc018f2 // ldr q18, [x7, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008f5 // ldr q21, [x7, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b21 // mla v1.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b41 // mla v1.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01cf1 // ldr q17, [x7, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004f5 // ldr q21, [x7, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc020f2 // ldr q18, [x7, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008f5 // ldr q21, [x7, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900321 // mla v1.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00341 // mla v1.4s, v26.4s, v16.s[1]
+	WORD $0x3dc024f1 // ldr q17, [x7, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004f5 // ldr q21, [x7, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc028f2 // ldr q18, [x7, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008f5 // ldr q21, [x7, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b21 // mla v1.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b41 // mla v1.4s, v26.4s, v16.s[3]
+	WORD $0xfc404111 // ldur d17, [x8, #4]
+	WORD $0xbd400d12 // ldr s18, [x8, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22d // smull v13.4s, v17.4h, v19.4h
+	WORD $0x4e73822d // smlal2 v13.4s, v17.8h, v19.8h
+	WORD $0x3dc00d11 // ldr q17, [x8, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00515 // ldr q21, [x8, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc01112 // ldr q18, [x8, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00915 // ldr q21, [x8, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0322 // mla v2.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0342 // mla v2.4s, v26.4s, v15.s[1]
+	WORD $0x3dc01511 // ldr q17, [x8, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00515 // ldr q21, [x8, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc01912 // ldr q18, [x8, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00915 // ldr q21, [x8, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b22 // mla v2.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b42 // mla v2.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01d11 // ldr q17, [x8, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00515 // ldr q21, [x8, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc02112 // ldr q18, [x8, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00915 // ldr q21, [x8, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900322 // mla v2.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00342 // mla v2.4s, v26.4s, v16.s[1]
+	WORD $0x3dc02511 // ldr q17, [x8, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00515 // ldr q21, [x8, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc02912 // ldr q18, [x8, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00915 // ldr q21, [x8, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b22 // mla v2.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b42 // mla v2.4s, v26.4s, v16.s[3]
+	WORD $0xfc404131 // ldur d17, [x9, #4]
+	WORD $0xbd400d32 // ldr s18, [x9, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22e // smull v14.4s, v17.4h, v19.4h
+	WORD $0x4e73822e // smlal2 v14.4s, v17.8h, v19.8h
+	WORD $0x3dc00d31 // ldr q17, [x9, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00535 // ldr q21, [x9, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc01132 // ldr q18, [x9, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00935 // ldr q21, [x9, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0323 // mla v3.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0343 // mla v3.4s, v26.4s, v15.s[1]
+	WORD $0x3dc01531 // ldr q17, [x9, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00535 // ldr q21, [x9, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc01932 // ldr q18, [x9, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00935 // ldr q21, [x9, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b23 // mla v3.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b43 // mla v3.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01d31 // ldr q17, [x9, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00535 // ldr q21, [x9, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc02132 // ldr q18, [x9, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00935 // ldr q21, [x9, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900323 // mla v3.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00343 // mla v3.4s, v26.4s, v16.s[1]
+	WORD $0x3dc02531 // ldr q17, [x9, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00535 // ldr q21, [x9, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc02932 // ldr q18, [x9, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00935 // ldr q21, [x9, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b23 // mla v3.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b43 // mla v3.4s, v26.4s, v16.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0xbd4000cf // ldr s15, [x6]
+	WORD $0xbd4000f2 // ldr s18, [x7]
+	WORD $0xbd400113 // ldr s19, [x8]
+	WORD $0xbd400134 // ldr s20, [x9]
+	WORD $0x4e9239ef // zip1 v15.4s, v15.4s, v18.4s
+	WORD $0x4e943a73 // zip1 v19.4s, v19.4s, v20.4s
+	WORD $0x4ed339ef // zip1 v15.2d, v15.2d, v19.2d
+	WORD $0x4e4f59f0 // uzp2 v16.8h, v15.8h, v15.8h
+	WORD $0x4e4f19ef // uzp1 v15.8h, v15.8h, v15.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x4d40c871 // ld1r {v17.4s}, [x3]
+	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	WORD $0x4e2fd4cf // fadd v15.4s, v6.4s, v15.4s
+	WORD $0x4eacbd6b // addp v11.4s, v11.4s, v12.4s
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eadbd6b // addp v11.4s, v11.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e31de10 // fmul v16.4s, v16.4s, v17.4s
+	WORD $0x6e2bde10 // fmul v16.4s, v16.4s, v11.4s
+	WORD $0x4eb0d5ef // fsub v15.4s, v15.4s, v16.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eaf1de9 // mov v9.16b, v15.16b
+	ADD $176, R6, R6
+	ADD $176, R7, R7
+	ADD $176, R8, R8
+	ADD $176, R9, R9
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccb // mov v11.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
 	ADD $1, R5, R5
 	B turn
 
@@ -512,21 +2700,21 @@ block:
 	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
 	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
 	WORD $0x3dc030ce // ldr q14, [x6, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec200 // smull v0.4s, v16.4h, v14.4h
-	WORD $0x4e6e8200 // smlal2 v0.4s, v16.8h, v14.8h
-	WORD $0x0e6f8220 // smlal v0.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc220 // smull v0.4s, v17.4h, v15.4h
 	WORD $0x4e6f8220 // smlal2 v0.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708220 // smlal v0.4s, v17.4h, v16.4h
+	WORD $0x4e708220 // smlal2 v0.4s, v17.8h, v16.8h
 	WORD $0x4f255400 // shl v0.4s, v0.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea08600 // sub v0.4s, v16.4s, v0.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea085c0 // sub v0.4s, v14.4s, v0.4s
 	WORD $0x3dc000ce // ldr q14, [x6]
 	WORD $0x3dc020d0 // ldr q16, [x6, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -668,21 +2856,21 @@ block:
 	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
 	WORD $0x6fad0a60 // mla v0.4s, v19.4s, v13.s[3]
 	WORD $0x3dc030ee // ldr q14, [x7, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec201 // smull v1.4s, v16.4h, v14.4h
-	WORD $0x4e6e8201 // smlal2 v1.4s, v16.8h, v14.8h
-	WORD $0x0e6f8221 // smlal v1.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc221 // smull v1.4s, v17.4h, v15.4h
 	WORD $0x4e6f8221 // smlal2 v1.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708221 // smlal v1.4s, v17.4h, v16.4h
+	WORD $0x4e708221 // smlal2 v1.4s, v17.8h, v16.8h
 	WORD $0x4f255421 // shl v1.4s, v1.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea18601 // sub v1.4s, v16.4s, v1.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea185c1 // sub v1.4s, v14.4s, v1.4s
 	WORD $0x3dc000ee // ldr q14, [x7]
 	WORD $0x3dc020f0 // ldr q16, [x7, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -824,21 +3012,21 @@ block:
 	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
 	WORD $0x6fad0a61 // mla v1.4s, v19.4s, v13.s[3]
 	WORD $0x3dc0310e // ldr q14, [x8, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec202 // smull v2.4s, v16.4h, v14.4h
-	WORD $0x4e6e8202 // smlal2 v2.4s, v16.8h, v14.8h
-	WORD $0x0e6f8222 // smlal v2.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc222 // smull v2.4s, v17.4h, v15.4h
 	WORD $0x4e6f8222 // smlal2 v2.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708222 // smlal v2.4s, v17.4h, v16.4h
+	WORD $0x4e708222 // smlal2 v2.4s, v17.8h, v16.8h
 	WORD $0x4f255442 // shl v2.4s, v2.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea28602 // sub v2.4s, v16.4s, v2.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea285c2 // sub v2.4s, v14.4s, v2.4s
 	WORD $0x3dc0010e // ldr q14, [x8]
 	WORD $0x3dc02110 // ldr q16, [x8, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -980,21 +3168,21 @@ block:
 	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
 	WORD $0x6fad0a62 // mla v2.4s, v19.4s, v13.s[3]
 	WORD $0x3dc0312e // ldr q14, [x9, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec203 // smull v3.4s, v16.4h, v14.4h
-	WORD $0x4e6e8203 // smlal2 v3.4s, v16.8h, v14.8h
-	WORD $0x0e6f8223 // smlal v3.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc223 // smull v3.4s, v17.4h, v15.4h
 	WORD $0x4e6f8223 // smlal2 v3.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708223 // smlal v3.4s, v17.4h, v16.4h
+	WORD $0x4e708223 // smlal2 v3.4s, v17.8h, v16.8h
 	WORD $0x4f255463 // shl v3.4s, v3.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea38603 // sub v3.4s, v16.4s, v3.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea385c3 // sub v3.4s, v14.4s, v3.4s
 	WORD $0x3dc0012e // ldr q14, [x9]
 	WORD $0x3dc02130 // ldr q16, [x9, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -1174,6 +3362,527 @@ turn:
 	WORD $0x4ea81d07 // mov v7.16b, v8.16b
 	WORD $0x4ea91d28 // mov v8.16b, v9.16b
 	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x3d800006 // str q6, [x0]
+	ADD $16, R0, R0
+	ADD R1<<2, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func iq4xsRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·iq4xsRowsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+	MOVD $0xf6eaddcfbfad9881, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x7159453526190d01, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+	MOVD $0x00fa00fc00fe0000, R26
+	WORD $0x4e081f4b // mov v11.d[0], x26
+	MOVD $0x00f200f400f600f8, R26
+	WORD $0x4e181f4b // mov v11.d[1], x26
+
+next:
+	MOVD R2, R6
+	ADD R1, R6, R7
+	ADD R1, R7, R8
+	ADD R1, R8, R9
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	LSL $2, R1, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	WORD $0xbd4004ce // ldr s14, [x6, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R6, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x3cc080ce // ldur q14, [x6, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc180d0 // ldur q16, [x6, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c0 // mla v0.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e0 // mla v0.4s, v23.4s, v12.s[1]
+	WORD $0x3cc280ce // ldur q14, [x6, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc380d0 // ldur q16, [x6, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac0 // mla v0.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae0 // mla v0.4s, v23.4s, v12.s[3]
+	WORD $0x3cc480ce // ldur q14, [x6, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc580d0 // ldur q16, [x6, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c0 // mla v0.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e0 // mla v0.4s, v23.4s, v13.s[1]
+	WORD $0x3cc680ce // ldur q14, [x6, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc780d0 // ldur q16, [x6, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac0 // mla v0.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae0 // mla v0.4s, v23.4s, v13.s[3]
+	WORD $0xbd4004ee // ldr s14, [x7, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R7, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x3cc080ee // ldur q14, [x7, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc180f0 // ldur q16, [x7, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c1 // mla v1.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e1 // mla v1.4s, v23.4s, v12.s[1]
+	WORD $0x3cc280ee // ldur q14, [x7, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc380f0 // ldur q16, [x7, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac1 // mla v1.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae1 // mla v1.4s, v23.4s, v12.s[3]
+	WORD $0x3cc480ee // ldur q14, [x7, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc580f0 // ldur q16, [x7, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c1 // mla v1.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e1 // mla v1.4s, v23.4s, v13.s[1]
+	WORD $0x3cc680ee // ldur q14, [x7, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc780f0 // ldur q16, [x7, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac1 // mla v1.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae1 // mla v1.4s, v23.4s, v13.s[3]
+	WORD $0xbd40050e // ldr s14, [x8, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R8, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x3cc0810e // ldur q14, [x8, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc18110 // ldur q16, [x8, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c2 // mla v2.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e2 // mla v2.4s, v23.4s, v12.s[1]
+	WORD $0x3cc2810e // ldur q14, [x8, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc38110 // ldur q16, [x8, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac2 // mla v2.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae2 // mla v2.4s, v23.4s, v12.s[3]
+	WORD $0x3cc4810e // ldur q14, [x8, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc58110 // ldur q16, [x8, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c2 // mla v2.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e2 // mla v2.4s, v23.4s, v13.s[1]
+	WORD $0x3cc6810e // ldur q14, [x8, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc78110 // ldur q16, [x8, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac2 // mla v2.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae2 // mla v2.4s, v23.4s, v13.s[3]
+	WORD $0xbd40052e // ldr s14, [x9, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R9, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3cc0812e // ldur q14, [x9, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc18130 // ldur q16, [x9, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c3 // mla v3.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e3 // mla v3.4s, v23.4s, v12.s[1]
+	WORD $0x3cc2812e // ldur q14, [x9, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc38130 // ldur q16, [x9, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac3 // mla v3.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae3 // mla v3.4s, v23.4s, v12.s[3]
+	WORD $0x3cc4812e // ldur q14, [x9, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc58130 // ldur q16, [x9, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c3 // mla v3.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e3 // mla v3.4s, v23.4s, v13.s[1]
+	WORD $0x3cc6812e // ldur q14, [x9, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc78130 // ldur q16, [x9, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac3 // mla v3.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae3 // mla v3.4s, v23.4s, v13.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x7d4000cc // ldr h12, [x6]
+	WORD $0x7d4000ef // ldr h15, [x7]
+	WORD $0x7d400110 // ldr h16, [x8]
+	WORD $0x7d400131 // ldr h17, [x9]
+	WORD $0x0e4f398c // zip1 v12.4h, v12.4h, v15.4h
+	WORD $0x0e513a10 // zip1 v16.4h, v16.4h, v17.4h
+	WORD $0x0e90398c // zip1 v12.2s, v12.2s, v16.2s
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	WORD $0x4d40c86e // ld1r {v14.4s}, [x3]
+	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	WORD $0x4e2cd4cc // fadd v12.4s, v6.4s, v12.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eac1d89 // mov v9.16b, v12.16b
+	ADD $136, R6, R6
+	ADD $136, R7, R7
+	ADD $136, R8, R8
+	ADD $136, R9, R9
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccc // mov v12.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eac1d89 // mov v9.16b, v12.16b
 	ADD $1, R5, R5
 	B turn
 
@@ -1782,6 +4491,965 @@ join:
 	BNE next
 	RET
 
+// func q2kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q2kColsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+
+next:
+	MOVD R2, R6
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	LSL $8, R5, R19
+	ADD R5<<1, R5, R20
+	LSL $4, R20, R20
+	ADD R19, R10, R11
+	ADD R20, R14, R15
+	ADD R19, R11, R12
+	ADD R20, R15, R16
+	ADD R19, R12, R13
+	ADD R20, R16, R17
+	LSL $2, R5, R4
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24a // smull v10.4s, v18.4h, v20.4h
+	WORD $0x4e74824a // smlal2 v10.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824a // smlal v10.4s, v18.4h, v21.4h
+	WORD $0x4e75824a // smlal2 v10.4s, v18.8h, v21.8h
+	WORD $0x3dc001f2 // ldr q18, [x15]
+	WORD $0x0e74c24b // smull v11.4s, v18.4h, v20.4h
+	WORD $0x4e74824b // smlal2 v11.4s, v18.8h, v20.8h
+	WORD $0x3dc005f2 // ldr q18, [x15, #16]
+	WORD $0x0e75824b // smlal v11.4s, v18.4h, v21.4h
+	WORD $0x4e75824b // smlal2 v11.4s, v18.8h, v21.8h
+	WORD $0x3dc00212 // ldr q18, [x16]
+	WORD $0x0e74c24c // smull v12.4s, v18.4h, v20.4h
+	WORD $0x4e74824c // smlal2 v12.4s, v18.8h, v20.8h
+	WORD $0x3dc00612 // ldr q18, [x16, #16]
+	WORD $0x0e75824c // smlal v12.4s, v18.4h, v21.4h
+	WORD $0x4e75824c // smlal2 v12.4s, v18.8h, v21.8h
+	WORD $0x3dc00232 // ldr q18, [x17]
+	WORD $0x0e74c24d // smull v13.4s, v18.4h, v20.4h
+	WORD $0x4e74824d // smlal2 v13.4s, v18.8h, v20.8h
+	WORD $0x3dc00632 // ldr q18, [x17, #16]
+	WORD $0x0e75824d // smlal v13.4s, v18.4h, v21.4h
+	WORD $0x4e75824d // smlal2 v13.4s, v18.8h, v21.8h
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c0 // mla v0.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e0 // mla v0.4s, v23.4s, v14.s[1]
+	WORD $0x3dc00174 // ldr q20, [x11]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c1 // mla v1.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00575 // ldr q21, [x11, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e1 // mla v1.4s, v23.4s, v14.s[1]
+	WORD $0x3dc00194 // ldr q20, [x12]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c2 // mla v2.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00595 // ldr q21, [x12, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e2 // mla v2.4s, v23.4s, v14.s[1]
+	WORD $0x3dc001b4 // ldr q20, [x13]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c3 // mla v3.4s, v22.4s, v14.s[0]
+	WORD $0x3dc005b5 // ldr q21, [x13, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e3 // mla v3.4s, v23.4s, v14.s[1]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac0 // mla v0.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae0 // mla v0.4s, v23.4s, v14.s[3]
+	WORD $0x3dc00974 // ldr q20, [x11, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac1 // mla v1.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d75 // ldr q21, [x11, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae1 // mla v1.4s, v23.4s, v14.s[3]
+	WORD $0x3dc00994 // ldr q20, [x12, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac2 // mla v2.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d95 // ldr q21, [x12, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae2 // mla v2.4s, v23.4s, v14.s[3]
+	WORD $0x3dc009b4 // ldr q20, [x13, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac3 // mla v3.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00db5 // ldr q21, [x13, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae3 // mla v3.4s, v23.4s, v14.s[3]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c0 // mla v0.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e0 // mla v0.4s, v23.4s, v15.s[1]
+	WORD $0x3dc01174 // ldr q20, [x11, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c1 // mla v1.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01575 // ldr q21, [x11, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e1 // mla v1.4s, v23.4s, v15.s[1]
+	WORD $0x3dc01194 // ldr q20, [x12, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c2 // mla v2.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01595 // ldr q21, [x12, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e2 // mla v2.4s, v23.4s, v15.s[1]
+	WORD $0x3dc011b4 // ldr q20, [x13, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c3 // mla v3.4s, v22.4s, v15.s[0]
+	WORD $0x3dc015b5 // ldr q21, [x13, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e3 // mla v3.4s, v23.4s, v15.s[1]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac0 // mla v0.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae0 // mla v0.4s, v23.4s, v15.s[3]
+	WORD $0x3dc01974 // ldr q20, [x11, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac1 // mla v1.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d75 // ldr q21, [x11, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae1 // mla v1.4s, v23.4s, v15.s[3]
+	WORD $0x3dc01994 // ldr q20, [x12, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac2 // mla v2.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d95 // ldr q21, [x12, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae2 // mla v2.4s, v23.4s, v15.s[3]
+	WORD $0x3dc019b4 // ldr q20, [x13, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac3 // mla v3.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01db5 // ldr q21, [x13, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae3 // mla v3.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c0 // mla v0.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e0 // mla v0.4s, v23.4s, v16.s[1]
+	WORD $0x3dc02174 // ldr q20, [x11, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c1 // mla v1.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02575 // ldr q21, [x11, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e1 // mla v1.4s, v23.4s, v16.s[1]
+	WORD $0x3dc02194 // ldr q20, [x12, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c2 // mla v2.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02595 // ldr q21, [x12, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e2 // mla v2.4s, v23.4s, v16.s[1]
+	WORD $0x3dc021b4 // ldr q20, [x13, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c3 // mla v3.4s, v22.4s, v16.s[0]
+	WORD $0x3dc025b5 // ldr q21, [x13, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e3 // mla v3.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac0 // mla v0.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae0 // mla v0.4s, v23.4s, v16.s[3]
+	WORD $0x3dc02974 // ldr q20, [x11, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac1 // mla v1.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d75 // ldr q21, [x11, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae1 // mla v1.4s, v23.4s, v16.s[3]
+	WORD $0x3dc02994 // ldr q20, [x12, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac2 // mla v2.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d95 // ldr q21, [x12, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae2 // mla v2.4s, v23.4s, v16.s[3]
+	WORD $0x3dc029b4 // ldr q20, [x13, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac3 // mla v3.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02db5 // ldr q21, [x13, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae3 // mla v3.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c0 // mla v0.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e0 // mla v0.4s, v23.4s, v17.s[1]
+	WORD $0x3dc03174 // ldr q20, [x11, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c1 // mla v1.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03575 // ldr q21, [x11, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e1 // mla v1.4s, v23.4s, v17.s[1]
+	WORD $0x3dc03194 // ldr q20, [x12, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c2 // mla v2.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03595 // ldr q21, [x12, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e2 // mla v2.4s, v23.4s, v17.s[1]
+	WORD $0x3dc031b4 // ldr q20, [x13, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c3 // mla v3.4s, v22.4s, v17.s[0]
+	WORD $0x3dc035b5 // ldr q21, [x13, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e3 // mla v3.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac0 // mla v0.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae0 // mla v0.4s, v23.4s, v17.s[3]
+	WORD $0x3dc03974 // ldr q20, [x11, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac1 // mla v1.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d75 // ldr q21, [x11, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae1 // mla v1.4s, v23.4s, v17.s[3]
+	WORD $0x3dc03994 // ldr q20, [x12, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac2 // mla v2.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d95 // ldr q21, [x12, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae2 // mla v2.4s, v23.4s, v17.s[3]
+	WORD $0x3dc039b4 // ldr q20, [x13, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac3 // mla v3.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03db5 // ldr q21, [x13, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae3 // mla v3.4s, v23.4s, v17.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	ADD $80, R6, R19
+	WORD $0x4d40ca6e // ld1r {v14.4s}, [x19]
+	WORD $0x4e4e59cf // uzp2 v15.8h, v14.8h, v14.8h
+	WORD $0x4e4e19ce // uzp1 v14.8h, v14.8h, v14.8h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	MOVD R3, R19
+	WORD $0x0d408270 // ld1 {v16.s}[0], [x19]
+	ADD R4, R19, R19
+	WORD $0x0d409270 // ld1 {v16.s}[1], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d408270 // ld1 {v16.s}[2], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d409270 // ld1 {v16.s}[3], [x19]
+	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	WORD $0x4e2ed4ce // fadd v14.4s, v6.4s, v14.4s
+	WORD $0x4eabbd4a // addp v10.4s, v10.4s, v11.4s
+	WORD $0x4eadbd8c // addp v12.4s, v12.4s, v13.4s
+	WORD $0x4eacbd4a // addp v10.4s, v10.4s, v12.4s
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e30ddef // fmul v15.4s, v15.4s, v16.4s
+	WORD $0x6e2addef // fmul v15.4s, v15.4s, v10.4s
+	WORD $0x4eafd5ce // fsub v14.4s, v14.4s, v15.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eae1dc9 // mov v9.16b, v14.16b
+	ADD $84, R6, R6
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $256, R11, R11
+	ADD $48, R15, R15
+	ADD $256, R12, R12
+	ADD $48, R16, R16
+	ADD $256, R13, R13
+	ADD $48, R17, R17
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61cca // mov v10.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	MOVD ld+8(FP), R20
+	MOVD R0, R19
+	WORD $0x0d008266 // st1 {v6.s}[0], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x0d009266 // st1 {v6.s}[1], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d008266 // st1 {v6.s}[2], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d009266 // st1 {v6.s}[3], [x19]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q3kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q3kColsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+	MOVD $0xfefefefe00000000, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0xfafafafafcfcfcfc, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+
+next:
+	MOVD R2, R6
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	LSL $8, R5, R19
+	ADD R5<<1, R5, R20
+	LSL $4, R20, R20
+	ADD R19, R10, R11
+	ADD R20, R14, R15
+	ADD R19, R11, R12
+	ADD R20, R15, R16
+	ADD R19, R12, R13
+	ADD R20, R16, R17
+	LSL $2, R5, R4
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	WORD $0xfd4030cf // ldr d15, [x6, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R6, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0260 // mla v0.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0280 // mla v0.4s, v20.4s, v11.s[1]
+	WORD $0x3dc00171 // ldr q17, [x11]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0261 // mla v1.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00572 // ldr q18, [x11, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0281 // mla v1.4s, v20.4s, v11.s[1]
+	WORD $0x3dc00191 // ldr q17, [x12]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0262 // mla v2.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00592 // ldr q18, [x12, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0282 // mla v2.4s, v20.4s, v11.s[1]
+	WORD $0x3dc001b1 // ldr q17, [x13]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0263 // mla v3.4s, v19.4s, v11.s[0]
+	WORD $0x3dc005b2 // ldr q18, [x13, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0283 // mla v3.4s, v20.4s, v11.s[1]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a60 // mla v0.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a80 // mla v0.4s, v20.4s, v11.s[3]
+	WORD $0x3dc00971 // ldr q17, [x11, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a61 // mla v1.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d72 // ldr q18, [x11, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a81 // mla v1.4s, v20.4s, v11.s[3]
+	WORD $0x3dc00991 // ldr q17, [x12, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a62 // mla v2.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d92 // ldr q18, [x12, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a82 // mla v2.4s, v20.4s, v11.s[3]
+	WORD $0x3dc009b1 // ldr q17, [x13, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a63 // mla v3.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00db2 // ldr q18, [x13, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a83 // mla v3.4s, v20.4s, v11.s[3]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0260 // mla v0.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0280 // mla v0.4s, v20.4s, v12.s[1]
+	WORD $0x3dc01171 // ldr q17, [x11, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0261 // mla v1.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01572 // ldr q18, [x11, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0281 // mla v1.4s, v20.4s, v12.s[1]
+	WORD $0x3dc01191 // ldr q17, [x12, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0262 // mla v2.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01592 // ldr q18, [x12, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0282 // mla v2.4s, v20.4s, v12.s[1]
+	WORD $0x3dc011b1 // ldr q17, [x13, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0263 // mla v3.4s, v19.4s, v12.s[0]
+	WORD $0x3dc015b2 // ldr q18, [x13, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0283 // mla v3.4s, v20.4s, v12.s[1]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a60 // mla v0.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a80 // mla v0.4s, v20.4s, v12.s[3]
+	WORD $0x3dc01971 // ldr q17, [x11, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a61 // mla v1.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d72 // ldr q18, [x11, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a81 // mla v1.4s, v20.4s, v12.s[3]
+	WORD $0x3dc01991 // ldr q17, [x12, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a62 // mla v2.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d92 // ldr q18, [x12, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a82 // mla v2.4s, v20.4s, v12.s[3]
+	WORD $0x3dc019b1 // ldr q17, [x13, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a63 // mla v3.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01db2 // ldr q18, [x13, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a83 // mla v3.4s, v20.4s, v12.s[3]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0260 // mla v0.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0280 // mla v0.4s, v20.4s, v13.s[1]
+	WORD $0x3dc02171 // ldr q17, [x11, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0261 // mla v1.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02572 // ldr q18, [x11, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0281 // mla v1.4s, v20.4s, v13.s[1]
+	WORD $0x3dc02191 // ldr q17, [x12, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0262 // mla v2.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02592 // ldr q18, [x12, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0282 // mla v2.4s, v20.4s, v13.s[1]
+	WORD $0x3dc021b1 // ldr q17, [x13, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0263 // mla v3.4s, v19.4s, v13.s[0]
+	WORD $0x3dc025b2 // ldr q18, [x13, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0283 // mla v3.4s, v20.4s, v13.s[1]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a60 // mla v0.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a80 // mla v0.4s, v20.4s, v13.s[3]
+	WORD $0x3dc02971 // ldr q17, [x11, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a61 // mla v1.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d72 // ldr q18, [x11, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a81 // mla v1.4s, v20.4s, v13.s[3]
+	WORD $0x3dc02991 // ldr q17, [x12, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a62 // mla v2.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d92 // ldr q18, [x12, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a82 // mla v2.4s, v20.4s, v13.s[3]
+	WORD $0x3dc029b1 // ldr q17, [x13, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a63 // mla v3.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02db2 // ldr q18, [x13, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a83 // mla v3.4s, v20.4s, v13.s[3]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0260 // mla v0.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0280 // mla v0.4s, v20.4s, v14.s[1]
+	WORD $0x3dc03171 // ldr q17, [x11, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0261 // mla v1.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03572 // ldr q18, [x11, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0281 // mla v1.4s, v20.4s, v14.s[1]
+	WORD $0x3dc03191 // ldr q17, [x12, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0262 // mla v2.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03592 // ldr q18, [x12, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0282 // mla v2.4s, v20.4s, v14.s[1]
+	WORD $0x3dc031b1 // ldr q17, [x13, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0263 // mla v3.4s, v19.4s, v14.s[0]
+	WORD $0x3dc035b2 // ldr q18, [x13, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0283 // mla v3.4s, v20.4s, v14.s[1]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a60 // mla v0.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a80 // mla v0.4s, v20.4s, v14.s[3]
+	WORD $0x3dc03971 // ldr q17, [x11, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a61 // mla v1.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d72 // ldr q18, [x11, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a81 // mla v1.4s, v20.4s, v14.s[3]
+	WORD $0x3dc03991 // ldr q17, [x12, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a62 // mla v2.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d92 // ldr q18, [x12, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a82 // mla v2.4s, v20.4s, v14.s[3]
+	WORD $0x3dc039b1 // ldr q17, [x13, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a63 // mla v3.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03db2 // ldr q18, [x13, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a83 // mla v3.4s, v20.4s, v14.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	ADD $108, R6, R19
+	WORD $0x4d40c66b // ld1r {v11.8h}, [x19]
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	MOVD R3, R19
+	WORD $0x0d40826d // ld1 {v13.s}[0], [x19]
+	ADD R4, R19, R19
+	WORD $0x0d40926d // ld1 {v13.s}[1], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d40826d // ld1 {v13.s}[2], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d40926d // ld1 {v13.s}[3], [x19]
+	WORD $0x6e2ddd6b // fmul v11.4s, v11.4s, v13.4s
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	WORD $0x4e2bd4cb // fadd v11.4s, v6.4s, v11.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $110, R6, R6
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $256, R11, R11
+	ADD $48, R15, R15
+	ADD $256, R12, R12
+	ADD $48, R16, R16
+	ADD $256, R13, R13
+	ADD $48, R17, R17
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccb // mov v11.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	MOVD ld+8(FP), R20
+	MOVD R0, R19
+	WORD $0x0d008266 // st1 {v6.s}[0], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x0d009266 // st1 {v6.s}[1], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d008266 // st1 {v6.s}[2], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d009266 // st1 {v6.s}[3], [x19]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
 // func q4kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 TEXT ·q4kColsNEON(SB), NOSPLIT, $0-72
 	MOVD dst+0(FP), R0
@@ -1812,10 +5480,6 @@ next:
 	WORD $0x4f000409 // movi v9.4s, #0x0
 
 block:
-	WORD $0x4f000400 // movi v0.4s, #0x0
-	WORD $0x4f000401 // movi v1.4s, #0x0
-	WORD $0x4f000402 // movi v2.4s, #0x0
-	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0xfc4040d0 // ldur d16, [x6, #4]
 	WORD $0xbd400cd1 // ldr s17, [x6, #12]
 	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
@@ -1831,6 +5495,10 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20a // smull v10.4s, v16.4h, v18.4h
 	WORD $0x4e72820a // smlal2 v10.4s, v16.8h, v18.8h
@@ -1844,10 +5512,10 @@ block:
 	WORD $0x0e72c20d // smull v13.4s, v16.4h, v18.4h
 	WORD $0x4e72820d // smlal2 v13.4s, v16.8h, v18.8h
 	WORD $0x3dc004d0 // ldr q16, [x6, #16]
-	WORD $0x3dc008d1 // ldr q17, [x6, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -1898,10 +5566,10 @@ block:
 	WORD $0x6f8e0303 // mla v3.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0323 // mla v3.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
-	WORD $0x3dc010d1 // ldr q17, [x6, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -1952,10 +5620,10 @@ block:
 	WORD $0x6f8e0b03 // mla v3.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b23 // mla v3.4s, v25.4s, v14.s[3]
 	WORD $0x3dc014d0 // ldr q16, [x6, #80]
-	WORD $0x3dc018d1 // ldr q17, [x6, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -2006,10 +5674,10 @@ block:
 	WORD $0x6f8f0303 // mla v3.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0323 // mla v3.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01cd0 // ldr q16, [x6, #112]
-	WORD $0x3dc020d1 // ldr q17, [x6, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -2063,7 +5731,8 @@ block:
 	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
 	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
 	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
-	WORD $0x4d40c8ce // ld1r {v14.4s}, [x6]
+	ADD $0, R6, R19
+	WORD $0x4d40ca6e // ld1r {v14.4s}, [x19]
 	WORD $0x4e4e59cf // uzp2 v15.8h, v14.8h, v14.8h
 	WORD $0x4e4e19ce // uzp1 v14.8h, v14.8h, v14.8h
 	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
@@ -2136,6 +5805,405 @@ join:
 	BNE next
 	RET
 
+// func q5kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q5kColsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f01e7e5 // movi v5.16b, #0x3f
+	MOVD $0x1010101010101010, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x1010101010101010, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+
+next:
+	MOVD R2, R6
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	LSL $8, R5, R19
+	ADD R5<<1, R5, R20
+	LSL $4, R20, R20
+	ADD R19, R10, R11
+	ADD R20, R14, R15
+	ADD R19, R11, R12
+	ADD R20, R15, R16
+	ADD R19, R12, R13
+	ADD R20, R16, R17
+	LSL $2, R5, R4
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	WORD $0xfc4040d1 // ldur d17, [x6, #4]
+	WORD $0xbd400cd2 // ldr s18, [x6, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22b // smull v11.4s, v17.4h, v19.4h
+	WORD $0x4e73822b // smlal2 v11.4s, v17.8h, v19.8h
+	WORD $0x3dc009f1 // ldr q17, [x15, #32]
+	WORD $0x0e73c22c // smull v12.4s, v17.4h, v19.4h
+	WORD $0x4e73822c // smlal2 v12.4s, v17.8h, v19.8h
+	WORD $0x3dc00a11 // ldr q17, [x16, #32]
+	WORD $0x0e73c22d // smull v13.4s, v17.4h, v19.4h
+	WORD $0x4e73822d // smlal2 v13.4s, v17.8h, v19.8h
+	WORD $0x3dc00a31 // ldr q17, [x17, #32]
+	WORD $0x0e73c22e // smull v14.4s, v17.4h, v19.4h
+	WORD $0x4e73822e // smlal2 v14.4s, v17.8h, v19.8h
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc010d2 // ldr q18, [x6, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0320 // mla v0.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0340 // mla v0.4s, v26.4s, v15.s[1]
+	WORD $0x3dc00175 // ldr q21, [x11]
+	WORD $0x3dc00576 // ldr q22, [x11, #16]
+	WORD $0x3dc00977 // ldr q23, [x11, #32]
+	WORD $0x3dc00d78 // ldr q24, [x11, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0321 // mla v1.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0341 // mla v1.4s, v26.4s, v15.s[1]
+	WORD $0x3dc00195 // ldr q21, [x12]
+	WORD $0x3dc00596 // ldr q22, [x12, #16]
+	WORD $0x3dc00997 // ldr q23, [x12, #32]
+	WORD $0x3dc00d98 // ldr q24, [x12, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0322 // mla v2.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0342 // mla v2.4s, v26.4s, v15.s[1]
+	WORD $0x3dc001b5 // ldr q21, [x13]
+	WORD $0x3dc005b6 // ldr q22, [x13, #16]
+	WORD $0x3dc009b7 // ldr q23, [x13, #32]
+	WORD $0x3dc00db8 // ldr q24, [x13, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0323 // mla v3.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0343 // mla v3.4s, v26.4s, v15.s[1]
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc018d2 // ldr q18, [x6, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b20 // mla v0.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b40 // mla v0.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01175 // ldr q21, [x11, #64]
+	WORD $0x3dc01576 // ldr q22, [x11, #80]
+	WORD $0x3dc01977 // ldr q23, [x11, #96]
+	WORD $0x3dc01d78 // ldr q24, [x11, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b21 // mla v1.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b41 // mla v1.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01195 // ldr q21, [x12, #64]
+	WORD $0x3dc01596 // ldr q22, [x12, #80]
+	WORD $0x3dc01997 // ldr q23, [x12, #96]
+	WORD $0x3dc01d98 // ldr q24, [x12, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b22 // mla v2.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b42 // mla v2.4s, v26.4s, v15.s[3]
+	WORD $0x3dc011b5 // ldr q21, [x13, #64]
+	WORD $0x3dc015b6 // ldr q22, [x13, #80]
+	WORD $0x3dc019b7 // ldr q23, [x13, #96]
+	WORD $0x3dc01db8 // ldr q24, [x13, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b23 // mla v3.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b43 // mla v3.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc020d2 // ldr q18, [x6, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900320 // mla v0.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00340 // mla v0.4s, v26.4s, v16.s[1]
+	WORD $0x3dc02175 // ldr q21, [x11, #128]
+	WORD $0x3dc02576 // ldr q22, [x11, #144]
+	WORD $0x3dc02977 // ldr q23, [x11, #160]
+	WORD $0x3dc02d78 // ldr q24, [x11, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900321 // mla v1.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00341 // mla v1.4s, v26.4s, v16.s[1]
+	WORD $0x3dc02195 // ldr q21, [x12, #128]
+	WORD $0x3dc02596 // ldr q22, [x12, #144]
+	WORD $0x3dc02997 // ldr q23, [x12, #160]
+	WORD $0x3dc02d98 // ldr q24, [x12, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900322 // mla v2.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00342 // mla v2.4s, v26.4s, v16.s[1]
+	WORD $0x3dc021b5 // ldr q21, [x13, #128]
+	WORD $0x3dc025b6 // ldr q22, [x13, #144]
+	WORD $0x3dc029b7 // ldr q23, [x13, #160]
+	WORD $0x3dc02db8 // ldr q24, [x13, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900323 // mla v3.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00343 // mla v3.4s, v26.4s, v16.s[1]
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc028d2 // ldr q18, [x6, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b20 // mla v0.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b40 // mla v0.4s, v26.4s, v16.s[3]
+	WORD $0x3dc03175 // ldr q21, [x11, #192]
+	WORD $0x3dc03576 // ldr q22, [x11, #208]
+	WORD $0x3dc03977 // ldr q23, [x11, #224]
+	WORD $0x3dc03d78 // ldr q24, [x11, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b21 // mla v1.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b41 // mla v1.4s, v26.4s, v16.s[3]
+	WORD $0x3dc03195 // ldr q21, [x12, #192]
+	WORD $0x3dc03596 // ldr q22, [x12, #208]
+	WORD $0x3dc03997 // ldr q23, [x12, #224]
+	WORD $0x3dc03d98 // ldr q24, [x12, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b22 // mla v2.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b42 // mla v2.4s, v26.4s, v16.s[3]
+	WORD $0x3dc031b5 // ldr q21, [x13, #192]
+	WORD $0x3dc035b6 // ldr q22, [x13, #208]
+	WORD $0x3dc039b7 // ldr q23, [x13, #224]
+	WORD $0x3dc03db8 // ldr q24, [x13, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b23 // mla v3.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b43 // mla v3.4s, v26.4s, v16.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	ADD $0, R6, R19
+	WORD $0x4d40ca6f // ld1r {v15.4s}, [x19]
+	WORD $0x4e4f59f0 // uzp2 v16.8h, v15.8h, v15.8h
+	WORD $0x4e4f19ef // uzp1 v15.8h, v15.8h, v15.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	MOVD R3, R19
+	WORD $0x0d408271 // ld1 {v17.s}[0], [x19]
+	ADD R4, R19, R19
+	WORD $0x0d409271 // ld1 {v17.s}[1], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d408271 // ld1 {v17.s}[2], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d409271 // ld1 {v17.s}[3], [x19]
+	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	WORD $0x4e2fd4cf // fadd v15.4s, v6.4s, v15.4s
+	WORD $0x4eacbd6b // addp v11.4s, v11.4s, v12.4s
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eadbd6b // addp v11.4s, v11.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e31de10 // fmul v16.4s, v16.4s, v17.4s
+	WORD $0x6e2bde10 // fmul v16.4s, v16.4s, v11.4s
+	WORD $0x4eb0d5ef // fsub v15.4s, v15.4s, v16.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eaf1de9 // mov v9.16b, v15.16b
+	ADD $176, R6, R6
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $256, R11, R11
+	ADD $48, R15, R15
+	ADD $256, R12, R12
+	ADD $48, R16, R16
+	ADD $256, R13, R13
+	ADD $48, R17, R17
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccb // mov v11.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	MOVD ld+8(FP), R20
+	MOVD R0, R19
+	WORD $0x0d008266 // st1 {v6.s}[0], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x0d009266 // st1 {v6.s}[1], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d008266 // st1 {v6.s}[2], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d009266 // st1 {v6.s}[3], [x19]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
 // func q6kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 TEXT ·q6kColsNEON(SB), NOSPLIT, $0-72
 	MOVD dst+0(FP), R0
@@ -2167,48 +6235,48 @@ next:
 
 block:
 	WORD $0x3dc030ce // ldr q14, [x6, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec200 // smull v0.4s, v16.4h, v14.4h
-	WORD $0x4e6e8200 // smlal2 v0.4s, v16.8h, v14.8h
-	WORD $0x0e6f8220 // smlal v0.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc220 // smull v0.4s, v17.4h, v15.4h
 	WORD $0x4e6f8220 // smlal2 v0.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708220 // smlal v0.4s, v17.4h, v16.4h
+	WORD $0x4e708220 // smlal2 v0.4s, v17.8h, v16.8h
 	WORD $0x4f255400 // shl v0.4s, v0.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea08600 // sub v0.4s, v16.4s, v0.4s
-	WORD $0x3dc001f0 // ldr q16, [x15]
-	WORD $0x3dc005f1 // ldr q17, [x15, #16]
-	WORD $0x0e6ec201 // smull v1.4s, v16.4h, v14.4h
-	WORD $0x4e6e8201 // smlal2 v1.4s, v16.8h, v14.8h
-	WORD $0x0e6f8221 // smlal v1.4s, v17.4h, v15.4h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea085c0 // sub v0.4s, v14.4s, v0.4s
+	WORD $0x3dc001f1 // ldr q17, [x15]
+	WORD $0x0e6fc221 // smull v1.4s, v17.4h, v15.4h
 	WORD $0x4e6f8221 // smlal2 v1.4s, v17.8h, v15.8h
+	WORD $0x3dc005f1 // ldr q17, [x15, #16]
+	WORD $0x0e708221 // smlal v1.4s, v17.4h, v16.4h
+	WORD $0x4e708221 // smlal2 v1.4s, v17.8h, v16.8h
 	WORD $0x4f255421 // shl v1.4s, v1.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea18601 // sub v1.4s, v16.4s, v1.4s
-	WORD $0x3dc00210 // ldr q16, [x16]
-	WORD $0x3dc00611 // ldr q17, [x16, #16]
-	WORD $0x0e6ec202 // smull v2.4s, v16.4h, v14.4h
-	WORD $0x4e6e8202 // smlal2 v2.4s, v16.8h, v14.8h
-	WORD $0x0e6f8222 // smlal v2.4s, v17.4h, v15.4h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea185c1 // sub v1.4s, v14.4s, v1.4s
+	WORD $0x3dc00211 // ldr q17, [x16]
+	WORD $0x0e6fc222 // smull v2.4s, v17.4h, v15.4h
 	WORD $0x4e6f8222 // smlal2 v2.4s, v17.8h, v15.8h
+	WORD $0x3dc00611 // ldr q17, [x16, #16]
+	WORD $0x0e708222 // smlal v2.4s, v17.4h, v16.4h
+	WORD $0x4e708222 // smlal2 v2.4s, v17.8h, v16.8h
 	WORD $0x4f255442 // shl v2.4s, v2.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea28602 // sub v2.4s, v16.4s, v2.4s
-	WORD $0x3dc00230 // ldr q16, [x17]
-	WORD $0x3dc00631 // ldr q17, [x17, #16]
-	WORD $0x0e6ec203 // smull v3.4s, v16.4h, v14.4h
-	WORD $0x4e6e8203 // smlal2 v3.4s, v16.8h, v14.8h
-	WORD $0x0e6f8223 // smlal v3.4s, v17.4h, v15.4h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea285c2 // sub v2.4s, v14.4s, v2.4s
+	WORD $0x3dc00231 // ldr q17, [x17]
+	WORD $0x0e6fc223 // smull v3.4s, v17.4h, v15.4h
 	WORD $0x4e6f8223 // smlal2 v3.4s, v17.8h, v15.8h
+	WORD $0x3dc00631 // ldr q17, [x17, #16]
+	WORD $0x0e708223 // smlal v3.4s, v17.4h, v16.4h
+	WORD $0x4e708223 // smlal2 v3.4s, v17.8h, v16.8h
 	WORD $0x4f255463 // shl v3.4s, v3.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea38603 // sub v3.4s, v16.4s, v3.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea385c3 // sub v3.4s, v14.4s, v3.4s
 	WORD $0x3dc000ce // ldr q14, [x6]
 	WORD $0x3dc020d0 // ldr q16, [x6, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -2585,6 +6653,364 @@ turn:
 	WORD $0x4ea81d07 // mov v7.16b, v8.16b
 	WORD $0x4ea91d28 // mov v8.16b, v9.16b
 	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	MOVD ld+8(FP), R20
+	MOVD R0, R19
+	WORD $0x0d008266 // st1 {v6.s}[0], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x0d009266 // st1 {v6.s}[1], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d008266 // st1 {v6.s}[2], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d009266 // st1 {v6.s}[3], [x19]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func iq4xsColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·iq4xsColsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+	MOVD $0xf6eaddcfbfad9881, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x7159453526190d01, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+	MOVD $0x00fa00fc00fe0000, R26
+	WORD $0x4e081f4b // mov v11.d[0], x26
+	MOVD $0x00f200f400f600f8, R26
+	WORD $0x4e181f4b // mov v11.d[1], x26
+
+next:
+	MOVD R2, R6
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	LSL $8, R5, R19
+	ADD R5<<1, R5, R20
+	LSL $4, R20, R20
+	ADD R19, R10, R11
+	ADD R20, R14, R15
+	ADD R19, R11, R12
+	ADD R20, R15, R16
+	ADD R19, R12, R13
+	ADD R20, R16, R17
+	LSL $2, R5, R4
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	WORD $0xbd4004ce // ldr s14, [x6, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R6, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3cc080ce // ldur q14, [x6, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc180d0 // ldur q16, [x6, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c0 // mla v0.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e0 // mla v0.4s, v23.4s, v12.s[1]
+	WORD $0x3dc00172 // ldr q18, [x11]
+	WORD $0x3dc00573 // ldr q19, [x11, #16]
+	WORD $0x3dc00974 // ldr q20, [x11, #32]
+	WORD $0x3dc00d75 // ldr q21, [x11, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c1 // mla v1.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e1 // mla v1.4s, v23.4s, v12.s[1]
+	WORD $0x3dc00192 // ldr q18, [x12]
+	WORD $0x3dc00593 // ldr q19, [x12, #16]
+	WORD $0x3dc00994 // ldr q20, [x12, #32]
+	WORD $0x3dc00d95 // ldr q21, [x12, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c2 // mla v2.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e2 // mla v2.4s, v23.4s, v12.s[1]
+	WORD $0x3dc001b2 // ldr q18, [x13]
+	WORD $0x3dc005b3 // ldr q19, [x13, #16]
+	WORD $0x3dc009b4 // ldr q20, [x13, #32]
+	WORD $0x3dc00db5 // ldr q21, [x13, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c3 // mla v3.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e3 // mla v3.4s, v23.4s, v12.s[1]
+	WORD $0x3cc280ce // ldur q14, [x6, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc380d0 // ldur q16, [x6, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac0 // mla v0.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae0 // mla v0.4s, v23.4s, v12.s[3]
+	WORD $0x3dc01172 // ldr q18, [x11, #64]
+	WORD $0x3dc01573 // ldr q19, [x11, #80]
+	WORD $0x3dc01974 // ldr q20, [x11, #96]
+	WORD $0x3dc01d75 // ldr q21, [x11, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac1 // mla v1.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae1 // mla v1.4s, v23.4s, v12.s[3]
+	WORD $0x3dc01192 // ldr q18, [x12, #64]
+	WORD $0x3dc01593 // ldr q19, [x12, #80]
+	WORD $0x3dc01994 // ldr q20, [x12, #96]
+	WORD $0x3dc01d95 // ldr q21, [x12, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac2 // mla v2.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae2 // mla v2.4s, v23.4s, v12.s[3]
+	WORD $0x3dc011b2 // ldr q18, [x13, #64]
+	WORD $0x3dc015b3 // ldr q19, [x13, #80]
+	WORD $0x3dc019b4 // ldr q20, [x13, #96]
+	WORD $0x3dc01db5 // ldr q21, [x13, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac3 // mla v3.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae3 // mla v3.4s, v23.4s, v12.s[3]
+	WORD $0x3cc480ce // ldur q14, [x6, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc580d0 // ldur q16, [x6, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c0 // mla v0.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e0 // mla v0.4s, v23.4s, v13.s[1]
+	WORD $0x3dc02172 // ldr q18, [x11, #128]
+	WORD $0x3dc02573 // ldr q19, [x11, #144]
+	WORD $0x3dc02974 // ldr q20, [x11, #160]
+	WORD $0x3dc02d75 // ldr q21, [x11, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c1 // mla v1.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e1 // mla v1.4s, v23.4s, v13.s[1]
+	WORD $0x3dc02192 // ldr q18, [x12, #128]
+	WORD $0x3dc02593 // ldr q19, [x12, #144]
+	WORD $0x3dc02994 // ldr q20, [x12, #160]
+	WORD $0x3dc02d95 // ldr q21, [x12, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c2 // mla v2.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e2 // mla v2.4s, v23.4s, v13.s[1]
+	WORD $0x3dc021b2 // ldr q18, [x13, #128]
+	WORD $0x3dc025b3 // ldr q19, [x13, #144]
+	WORD $0x3dc029b4 // ldr q20, [x13, #160]
+	WORD $0x3dc02db5 // ldr q21, [x13, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c3 // mla v3.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e3 // mla v3.4s, v23.4s, v13.s[1]
+	WORD $0x3cc680ce // ldur q14, [x6, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc780d0 // ldur q16, [x6, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac0 // mla v0.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae0 // mla v0.4s, v23.4s, v13.s[3]
+	WORD $0x3dc03172 // ldr q18, [x11, #192]
+	WORD $0x3dc03573 // ldr q19, [x11, #208]
+	WORD $0x3dc03974 // ldr q20, [x11, #224]
+	WORD $0x3dc03d75 // ldr q21, [x11, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac1 // mla v1.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae1 // mla v1.4s, v23.4s, v13.s[3]
+	WORD $0x3dc03192 // ldr q18, [x12, #192]
+	WORD $0x3dc03593 // ldr q19, [x12, #208]
+	WORD $0x3dc03994 // ldr q20, [x12, #224]
+	WORD $0x3dc03d95 // ldr q21, [x12, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac2 // mla v2.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae2 // mla v2.4s, v23.4s, v13.s[3]
+	WORD $0x3dc031b2 // ldr q18, [x13, #192]
+	WORD $0x3dc035b3 // ldr q19, [x13, #208]
+	WORD $0x3dc039b4 // ldr q20, [x13, #224]
+	WORD $0x3dc03db5 // ldr q21, [x13, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac3 // mla v3.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae3 // mla v3.4s, v23.4s, v13.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	ADD $0, R6, R19
+	WORD $0x4d40c66c // ld1r {v12.8h}, [x19]
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	MOVD R3, R19
+	WORD $0x0d40826e // ld1 {v14.s}[0], [x19]
+	ADD R4, R19, R19
+	WORD $0x0d40926e // ld1 {v14.s}[1], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d40826e // ld1 {v14.s}[2], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d40926e // ld1 {v14.s}[3], [x19]
+	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	WORD $0x4e2cd4cc // fadd v12.4s, v6.4s, v12.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eac1d89 // mov v9.16b, v12.16b
+	ADD $136, R6, R6
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $256, R11, R11
+	ADD $48, R15, R15
+	ADD $256, R12, R12
+	ADD $48, R16, R16
+	ADD $256, R13, R13
+	ADD $48, R17, R17
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccc // mov v12.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eac1d89 // mov v9.16b, v12.16b
 	ADD $1, R5, R5
 	B turn
 

@@ -55,8 +55,12 @@ func bindVector() {
 		gguf.IQ4NL: {rows: iq4nlRowsNEON, cols: iq4nlColsNEON, single: true},
 		gguf.MXFP4: {rows: mxfp4RowsNEON, cols: mxfp4ColsNEON, single: true},
 
-		gguf.Q4_K: {rows: q4kRowsNEON, cols: q4kColsNEON},
-		gguf.Q6_K: {rows: q6kRowsNEON, cols: q6kColsNEON},
+		gguf.Q2_K:  {rows: q2kRowsNEON, cols: q2kColsNEON},
+		gguf.Q3_K:  {rows: q3kRowsNEON, cols: q3kColsNEON},
+		gguf.Q4_K:  {rows: q4kRowsNEON, cols: q4kColsNEON},
+		gguf.Q5_K:  {rows: q5kRowsNEON, cols: q5kColsNEON},
+		gguf.Q6_K:  {rows: q6kRowsNEON, cols: q6kColsNEON},
+		gguf.IQ4XS: {rows: iq4xsRowsNEON, cols: iq4xsColsNEON},
 	}
 }
 

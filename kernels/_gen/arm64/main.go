@@ -23,8 +23,9 @@ func main() {
 	switch *set {
 	case "matrix":
 		for _, s := range []shape{{4, 1}, {1, 4}} {
-			a.kquant("q4k", s)
-			a.kquant("q6k", s)
+			for _, t := range []string{"q2k", "q3k", "q4k", "q5k", "q6k", "iq4xs"} {
+				a.kquant(t, s)
+			}
 			for _, t := range []string{"f32", "f16", "bf16"} {
 				a.floats(t, s)
 			}
