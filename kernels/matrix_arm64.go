@@ -4,15 +4,35 @@
 
 package kernels
 
+// q2kRowsNEON multiplies q2k weights; see matrixKernel.
+//
+//go:noescape
+func q2kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q3kRowsNEON multiplies q3k weights; see matrixKernel.
+//
+//go:noescape
+func q3kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q4kRowsNEON multiplies q4k weights; see matrixKernel.
 //
 //go:noescape
 func q4kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
+// q5kRowsNEON multiplies q5k weights; see matrixKernel.
+//
+//go:noescape
+func q5kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q6kRowsNEON multiplies q6k weights; see matrixKernel.
 //
 //go:noescape
 func q6kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq4xsRowsNEON multiplies iq4xs weights; see matrixKernel.
+//
+//go:noescape
+func iq4xsRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // f32RowsNEON multiplies f32 weights; see floatKernel.
 //
@@ -29,15 +49,35 @@ func f16RowsNEON(dst *float32, ld int, w *byte, stride int, x *float32, n int, c
 //go:noescape
 func bf16RowsNEON(dst *float32, ld int, w *byte, stride int, x *float32, n int, count int)
 
+// q2kColsNEON multiplies q2k weights; see matrixKernel.
+//
+//go:noescape
+func q2kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q3kColsNEON multiplies q3k weights; see matrixKernel.
+//
+//go:noescape
+func q3kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q4kColsNEON multiplies q4k weights; see matrixKernel.
 //
 //go:noescape
 func q4kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
+// q5kColsNEON multiplies q5k weights; see matrixKernel.
+//
+//go:noescape
+func q5kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
 // q6kColsNEON multiplies q6k weights; see matrixKernel.
 //
 //go:noescape
 func q6kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq4xsColsNEON multiplies iq4xs weights; see matrixKernel.
+//
+//go:noescape
+func iq4xsColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // f32ColsNEON multiplies f32 weights; see floatKernel.
 //
@@ -54,15 +94,75 @@ func f16ColsNEON(dst *float32, ld int, w *byte, stride int, x *float32, n int, c
 //go:noescape
 func bf16ColsNEON(dst *float32, ld int, w *byte, stride int, x *float32, n int, count int)
 
-// q80RowsNEON multiplies Q8_0 weights; see matrixKernel.
+// q80RowsNEON multiplies q80 weights; see matrixKernel.
 //
 //go:noescape
 func q80RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
-// q80ColsNEON multiplies Q8_0 weights; see matrixKernel.
+// q80ColsNEON multiplies q80 weights; see matrixKernel.
 //
 //go:noescape
 func q80ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q40RowsNEON multiplies q40 weights; see matrixKernel.
+//
+//go:noescape
+func q40RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q40ColsNEON multiplies q40 weights; see matrixKernel.
+//
+//go:noescape
+func q40ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q41RowsNEON multiplies q41 weights; see matrixKernel.
+//
+//go:noescape
+func q41RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q41ColsNEON multiplies q41 weights; see matrixKernel.
+//
+//go:noescape
+func q41ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q50RowsNEON multiplies q50 weights; see matrixKernel.
+//
+//go:noescape
+func q50RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q50ColsNEON multiplies q50 weights; see matrixKernel.
+//
+//go:noescape
+func q50ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q51RowsNEON multiplies q51 weights; see matrixKernel.
+//
+//go:noescape
+func q51RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q51ColsNEON multiplies q51 weights; see matrixKernel.
+//
+//go:noescape
+func q51ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq4nlRowsNEON multiplies iq4nl weights; see matrixKernel.
+//
+//go:noescape
+func iq4nlRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq4nlColsNEON multiplies iq4nl weights; see matrixKernel.
+//
+//go:noescape
+func iq4nlColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// mxfp4RowsNEON multiplies mxfp4 weights; see matrixKernel.
+//
+//go:noescape
+func mxfp4RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// mxfp4ColsNEON multiplies mxfp4 weights; see matrixKernel.
+//
+//go:noescape
+func mxfp4ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // valuesF32NEON adds n rows of values, weighted by p, to out; see valueKernel.
 //

@@ -4,6 +4,1560 @@
 
 #include "textflag.h"
 
+// func q2kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q2kRowsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+
+next:
+	MOVD R2, R6
+	ADD R1, R6, R7
+	ADD R1, R7, R8
+	ADD R1, R8, R9
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	LSL $2, R1, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24a // smull v10.4s, v18.4h, v20.4h
+	WORD $0x4e74824a // smlal2 v10.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824a // smlal v10.4s, v18.4h, v21.4h
+	WORD $0x4e75824a // smlal2 v10.4s, v18.8h, v21.8h
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c0 // mla v0.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e0 // mla v0.4s, v23.4s, v14.s[1]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac0 // mla v0.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae0 // mla v0.4s, v23.4s, v14.s[3]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c0 // mla v0.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e0 // mla v0.4s, v23.4s, v15.s[1]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac0 // mla v0.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae0 // mla v0.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c0 // mla v0.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e0 // mla v0.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac0 // mla v0.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae0 // mla v0.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c0 // mla v0.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e0 // mla v0.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac0 // mla v0.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae0 // mla v0.4s, v23.4s, v17.s[3]
+	WORD $0x3dc000f2 // ldr q18, [x7]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24b // smull v11.4s, v18.4h, v20.4h
+	WORD $0x4e74824b // smlal2 v11.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824b // smlal v11.4s, v18.4h, v21.4h
+	WORD $0x4e75824b // smlal2 v11.4s, v18.8h, v21.8h
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008f3 // ldr q19, [x7, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c1 // mla v1.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e1 // mla v1.4s, v23.4s, v14.s[1]
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008f3 // ldr q19, [x7, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac1 // mla v1.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae1 // mla v1.4s, v23.4s, v14.s[3]
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008f3 // ldr q19, [x7, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c1 // mla v1.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e1 // mla v1.4s, v23.4s, v15.s[1]
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc008f3 // ldr q19, [x7, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac1 // mla v1.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae1 // mla v1.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00cf2 // ldr q18, [x7, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010f3 // ldr q19, [x7, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c1 // mla v1.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e1 // mla v1.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00cf2 // ldr q18, [x7, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010f3 // ldr q19, [x7, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac1 // mla v1.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae1 // mla v1.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00cf2 // ldr q18, [x7, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010f3 // ldr q19, [x7, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c1 // mla v1.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e1 // mla v1.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00cf2 // ldr q18, [x7, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc010f3 // ldr q19, [x7, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac1 // mla v1.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae1 // mla v1.4s, v23.4s, v17.s[3]
+	WORD $0x3dc00112 // ldr q18, [x8]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24c // smull v12.4s, v18.4h, v20.4h
+	WORD $0x4e74824c // smlal2 v12.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824c // smlal v12.4s, v18.4h, v21.4h
+	WORD $0x4e75824c // smlal2 v12.4s, v18.8h, v21.8h
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00913 // ldr q19, [x8, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c2 // mla v2.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e2 // mla v2.4s, v23.4s, v14.s[1]
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00913 // ldr q19, [x8, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac2 // mla v2.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae2 // mla v2.4s, v23.4s, v14.s[3]
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00913 // ldr q19, [x8, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c2 // mla v2.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e2 // mla v2.4s, v23.4s, v15.s[1]
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc00913 // ldr q19, [x8, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac2 // mla v2.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae2 // mla v2.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00d12 // ldr q18, [x8, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01113 // ldr q19, [x8, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c2 // mla v2.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e2 // mla v2.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00d12 // ldr q18, [x8, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01113 // ldr q19, [x8, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac2 // mla v2.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae2 // mla v2.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00d12 // ldr q18, [x8, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01113 // ldr q19, [x8, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c2 // mla v2.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e2 // mla v2.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00d12 // ldr q18, [x8, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc01113 // ldr q19, [x8, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac2 // mla v2.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae2 // mla v2.4s, v23.4s, v17.s[3]
+	WORD $0x3dc00132 // ldr q18, [x9]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24d // smull v13.4s, v18.4h, v20.4h
+	WORD $0x4e74824d // smlal2 v13.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824d // smlal v13.4s, v18.4h, v21.4h
+	WORD $0x4e75824d // smlal2 v13.4s, v18.8h, v21.8h
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00933 // ldr q19, [x9, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c3 // mla v3.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e3 // mla v3.4s, v23.4s, v14.s[1]
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00933 // ldr q19, [x9, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac3 // mla v3.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae3 // mla v3.4s, v23.4s, v14.s[3]
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc00933 // ldr q19, [x9, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c3 // mla v3.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e3 // mla v3.4s, v23.4s, v15.s[1]
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc00933 // ldr q19, [x9, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac3 // mla v3.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae3 // mla v3.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00d32 // ldr q18, [x9, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01133 // ldr q19, [x9, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c3 // mla v3.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e3 // mla v3.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00d32 // ldr q18, [x9, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01133 // ldr q19, [x9, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac3 // mla v3.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae3 // mla v3.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00d32 // ldr q18, [x9, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc01133 // ldr q19, [x9, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c3 // mla v3.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e3 // mla v3.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00d32 // ldr q18, [x9, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc01133 // ldr q19, [x9, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac3 // mla v3.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae3 // mla v3.4s, v23.4s, v17.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0xbd4050ce // ldr s14, [x6, #80]
+	WORD $0xbd4050f1 // ldr s17, [x7, #80]
+	WORD $0xbd405112 // ldr s18, [x8, #80]
+	WORD $0xbd405133 // ldr s19, [x9, #80]
+	WORD $0x4e9139ce // zip1 v14.4s, v14.4s, v17.4s
+	WORD $0x4e933a52 // zip1 v18.4s, v18.4s, v19.4s
+	WORD $0x4ed239ce // zip1 v14.2d, v14.2d, v18.2d
+	WORD $0x4e4e59cf // uzp2 v15.8h, v14.8h, v14.8h
+	WORD $0x4e4e19ce // uzp1 v14.8h, v14.8h, v14.8h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	WORD $0x4d40c870 // ld1r {v16.4s}, [x3]
+	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	WORD $0x4e2ed4ce // fadd v14.4s, v6.4s, v14.4s
+	WORD $0x4eabbd4a // addp v10.4s, v10.4s, v11.4s
+	WORD $0x4eadbd8c // addp v12.4s, v12.4s, v13.4s
+	WORD $0x4eacbd4a // addp v10.4s, v10.4s, v12.4s
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e30ddef // fmul v15.4s, v15.4s, v16.4s
+	WORD $0x6e2addef // fmul v15.4s, v15.4s, v10.4s
+	WORD $0x4eafd5ce // fsub v14.4s, v14.4s, v15.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eae1dc9 // mov v9.16b, v14.16b
+	ADD $84, R6, R6
+	ADD $84, R7, R7
+	ADD $84, R8, R8
+	ADD $84, R9, R9
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61cca // mov v10.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x3d800006 // str q6, [x0]
+	ADD $16, R0, R0
+	ADD R1<<2, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q3kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q3kRowsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+	MOVD $0xfefefefe00000000, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0xfafafafafcfcfcfc, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+
+next:
+	MOVD R2, R6
+	ADD R1, R6, R7
+	ADD R1, R7, R8
+	ADD R1, R8, R9
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	LSL $2, R1, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	WORD $0xfd4030cf // ldr d15, [x6, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R6, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0260 // mla v0.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0280 // mla v0.4s, v20.4s, v11.s[1]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a60 // mla v0.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a80 // mla v0.4s, v20.4s, v11.s[3]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0260 // mla v0.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0280 // mla v0.4s, v20.4s, v12.s[1]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a60 // mla v0.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a80 // mla v0.4s, v20.4s, v12.s[3]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0260 // mla v0.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0280 // mla v0.4s, v20.4s, v13.s[1]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a60 // mla v0.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a80 // mla v0.4s, v20.4s, v13.s[3]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0260 // mla v0.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0280 // mla v0.4s, v20.4s, v14.s[1]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a60 // mla v0.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a80 // mla v0.4s, v20.4s, v14.s[3]
+	WORD $0xfd4030ef // ldr d15, [x7, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R7, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x3dc008ef // ldr q15, [x7, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0261 // mla v1.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0281 // mla v1.4s, v20.4s, v11.s[1]
+	WORD $0x3dc008ef // ldr q15, [x7, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a61 // mla v1.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a81 // mla v1.4s, v20.4s, v11.s[3]
+	WORD $0x3dc008ef // ldr q15, [x7, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0261 // mla v1.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0281 // mla v1.4s, v20.4s, v12.s[1]
+	WORD $0x3dc008ef // ldr q15, [x7, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a61 // mla v1.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a81 // mla v1.4s, v20.4s, v12.s[3]
+	WORD $0x3dc010ef // ldr q15, [x7, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014f0 // ldr q16, [x7, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0261 // mla v1.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0281 // mla v1.4s, v20.4s, v13.s[1]
+	WORD $0x3dc010ef // ldr q15, [x7, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014f0 // ldr q16, [x7, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a61 // mla v1.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a81 // mla v1.4s, v20.4s, v13.s[3]
+	WORD $0x3dc010ef // ldr q15, [x7, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014f0 // ldr q16, [x7, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0261 // mla v1.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0281 // mla v1.4s, v20.4s, v14.s[1]
+	WORD $0x3dc010ef // ldr q15, [x7, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000f1 // ldr q17, [x7]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014f0 // ldr q16, [x7, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004f1 // ldr q17, [x7, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a61 // mla v1.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a81 // mla v1.4s, v20.4s, v14.s[3]
+	WORD $0xfd40310f // ldr d15, [x8, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R8, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x3dc0090f // ldr q15, [x8, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d10 // ldr q16, [x8, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0262 // mla v2.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0282 // mla v2.4s, v20.4s, v11.s[1]
+	WORD $0x3dc0090f // ldr q15, [x8, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d10 // ldr q16, [x8, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a62 // mla v2.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a82 // mla v2.4s, v20.4s, v11.s[3]
+	WORD $0x3dc0090f // ldr q15, [x8, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d10 // ldr q16, [x8, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0262 // mla v2.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0282 // mla v2.4s, v20.4s, v12.s[1]
+	WORD $0x3dc0090f // ldr q15, [x8, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d10 // ldr q16, [x8, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a62 // mla v2.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a82 // mla v2.4s, v20.4s, v12.s[3]
+	WORD $0x3dc0110f // ldr q15, [x8, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01510 // ldr q16, [x8, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0262 // mla v2.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0282 // mla v2.4s, v20.4s, v13.s[1]
+	WORD $0x3dc0110f // ldr q15, [x8, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01510 // ldr q16, [x8, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a62 // mla v2.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a82 // mla v2.4s, v20.4s, v13.s[3]
+	WORD $0x3dc0110f // ldr q15, [x8, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01510 // ldr q16, [x8, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0262 // mla v2.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0282 // mla v2.4s, v20.4s, v14.s[1]
+	WORD $0x3dc0110f // ldr q15, [x8, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc00111 // ldr q17, [x8]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01510 // ldr q16, [x8, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc00511 // ldr q17, [x8, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a62 // mla v2.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a82 // mla v2.4s, v20.4s, v14.s[3]
+	WORD $0xfd40312f // ldr d15, [x9, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R9, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc0092f // ldr q15, [x9, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d30 // ldr q16, [x9, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0263 // mla v3.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0283 // mla v3.4s, v20.4s, v11.s[1]
+	WORD $0x3dc0092f // ldr q15, [x9, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d30 // ldr q16, [x9, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a63 // mla v3.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a83 // mla v3.4s, v20.4s, v11.s[3]
+	WORD $0x3dc0092f // ldr q15, [x9, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d30 // ldr q16, [x9, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0263 // mla v3.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0283 // mla v3.4s, v20.4s, v12.s[1]
+	WORD $0x3dc0092f // ldr q15, [x9, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00d30 // ldr q16, [x9, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a63 // mla v3.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a83 // mla v3.4s, v20.4s, v12.s[3]
+	WORD $0x3dc0112f // ldr q15, [x9, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01530 // ldr q16, [x9, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0263 // mla v3.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0283 // mla v3.4s, v20.4s, v13.s[1]
+	WORD $0x3dc0112f // ldr q15, [x9, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01530 // ldr q16, [x9, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a63 // mla v3.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a83 // mla v3.4s, v20.4s, v13.s[3]
+	WORD $0x3dc0112f // ldr q15, [x9, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01530 // ldr q16, [x9, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0263 // mla v3.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0283 // mla v3.4s, v20.4s, v14.s[1]
+	WORD $0x3dc0112f // ldr q15, [x9, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc00131 // ldr q17, [x9]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc01530 // ldr q16, [x9, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc00531 // ldr q17, [x9, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a63 // mla v3.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a83 // mla v3.4s, v20.4s, v14.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x7d40d8cb // ldr h11, [x6, #108]
+	WORD $0x7d40d8ee // ldr h14, [x7, #108]
+	WORD $0x7d40d90f // ldr h15, [x8, #108]
+	WORD $0x7d40d930 // ldr h16, [x9, #108]
+	WORD $0x0e4e396b // zip1 v11.4h, v11.4h, v14.4h
+	WORD $0x0e5039ef // zip1 v15.4h, v15.4h, v16.4h
+	WORD $0x0e8f396b // zip1 v11.2s, v11.2s, v15.2s
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	WORD $0x4d40c86d // ld1r {v13.4s}, [x3]
+	WORD $0x6e2ddd6b // fmul v11.4s, v11.4s, v13.4s
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	WORD $0x4e2bd4cb // fadd v11.4s, v6.4s, v11.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $110, R6, R6
+	ADD $110, R7, R7
+	ADD $110, R8, R8
+	ADD $110, R9, R9
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccb // mov v11.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x3d800006 // str q6, [x0]
+	ADD $16, R0, R0
+	ADD R1<<2, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
 // func q4kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 TEXT ·q4kRowsNEON(SB), NOSPLIT, $0-72
 	MOVD dst+0(FP), R0
@@ -42,10 +1596,6 @@ block:
 	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
 	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
 	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
-	WORD $0x4f000400 // movi v0.4s, #0x0
-	WORD $0x4f000401 // movi v1.4s, #0x0
-	WORD $0x4f000402 // movi v2.4s, #0x0
-	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0xfc4040d0 // ldur d16, [x6, #4]
 	WORD $0xbd400cd1 // ldr s17, [x6, #12]
 	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
@@ -61,14 +1611,15 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20a // smull v10.4s, v16.4h, v18.4h
 	WORD $0x4e72820a // smlal2 v10.4s, v16.8h, v18.8h
 	WORD $0x3dc004d0 // ldr q16, [x6, #16]
-	WORD $0x3dc008d1 // ldr q17, [x6, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -83,10 +1634,10 @@ block:
 	WORD $0x6f8e0300 // mla v0.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0320 // mla v0.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
-	WORD $0x3dc010d1 // ldr q17, [x6, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -101,10 +1652,10 @@ block:
 	WORD $0x6f8e0b00 // mla v0.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b20 // mla v0.4s, v25.4s, v14.s[3]
 	WORD $0x3dc014d0 // ldr q16, [x6, #80]
-	WORD $0x3dc018d1 // ldr q17, [x6, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -119,10 +1670,10 @@ block:
 	WORD $0x6f8f0300 // mla v0.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0320 // mla v0.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01cd0 // ldr q16, [x6, #112]
-	WORD $0x3dc020d1 // ldr q17, [x6, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -151,14 +1702,15 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20b // smull v11.4s, v16.4h, v18.4h
 	WORD $0x4e72820b // smlal2 v11.4s, v16.8h, v18.8h
 	WORD $0x3dc004f0 // ldr q16, [x7, #16]
-	WORD $0x3dc008f1 // ldr q17, [x7, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc008f1 // ldr q17, [x7, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -173,10 +1725,10 @@ block:
 	WORD $0x6f8e0301 // mla v1.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0321 // mla v1.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00cf0 // ldr q16, [x7, #48]
-	WORD $0x3dc010f1 // ldr q17, [x7, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc010f1 // ldr q17, [x7, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -191,10 +1743,10 @@ block:
 	WORD $0x6f8e0b01 // mla v1.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b21 // mla v1.4s, v25.4s, v14.s[3]
 	WORD $0x3dc014f0 // ldr q16, [x7, #80]
-	WORD $0x3dc018f1 // ldr q17, [x7, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc018f1 // ldr q17, [x7, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -209,10 +1761,10 @@ block:
 	WORD $0x6f8f0301 // mla v1.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0321 // mla v1.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01cf0 // ldr q16, [x7, #112]
-	WORD $0x3dc020f1 // ldr q17, [x7, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc020f1 // ldr q17, [x7, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -241,14 +1793,15 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20c // smull v12.4s, v16.4h, v18.4h
 	WORD $0x4e72820c // smlal2 v12.4s, v16.8h, v18.8h
 	WORD $0x3dc00510 // ldr q16, [x8, #16]
-	WORD $0x3dc00911 // ldr q17, [x8, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc00911 // ldr q17, [x8, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -263,10 +1816,10 @@ block:
 	WORD $0x6f8e0302 // mla v2.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0322 // mla v2.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00d10 // ldr q16, [x8, #48]
-	WORD $0x3dc01111 // ldr q17, [x8, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc01111 // ldr q17, [x8, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -281,10 +1834,10 @@ block:
 	WORD $0x6f8e0b02 // mla v2.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b22 // mla v2.4s, v25.4s, v14.s[3]
 	WORD $0x3dc01510 // ldr q16, [x8, #80]
-	WORD $0x3dc01911 // ldr q17, [x8, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc01911 // ldr q17, [x8, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -299,10 +1852,10 @@ block:
 	WORD $0x6f8f0302 // mla v2.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0322 // mla v2.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01d10 // ldr q16, [x8, #112]
-	WORD $0x3dc02111 // ldr q17, [x8, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc02111 // ldr q17, [x8, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -331,14 +1884,15 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20d // smull v13.4s, v16.4h, v18.4h
 	WORD $0x4e72820d // smlal2 v13.4s, v16.8h, v18.8h
 	WORD $0x3dc00530 // ldr q16, [x9, #16]
-	WORD $0x3dc00931 // ldr q17, [x9, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc00931 // ldr q17, [x9, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -353,10 +1907,10 @@ block:
 	WORD $0x6f8e0303 // mla v3.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0323 // mla v3.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00d30 // ldr q16, [x9, #48]
-	WORD $0x3dc01131 // ldr q17, [x9, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc01131 // ldr q17, [x9, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -371,10 +1925,10 @@ block:
 	WORD $0x6f8e0b03 // mla v3.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b23 // mla v3.4s, v25.4s, v14.s[3]
 	WORD $0x3dc01530 // ldr q16, [x9, #80]
-	WORD $0x3dc01931 // ldr q17, [x9, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc01931 // ldr q17, [x9, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -389,10 +1943,10 @@ block:
 	WORD $0x6f8f0303 // mla v3.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0323 // mla v3.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01d30 // ldr q16, [x9, #112]
-	WORD $0x3dc02131 // ldr q17, [x9, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc02131 // ldr q17, [x9, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -410,10 +1964,13 @@ block:
 	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
 	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
 	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
-	WORD $0x0d4080ce // ld1 {v14.s}[0], [x6]
-	WORD $0x0d4090ee // ld1 {v14.s}[1], [x7]
-	WORD $0x4d40810e // ld1 {v14.s}[2], [x8]
-	WORD $0x4d40912e // ld1 {v14.s}[3], [x9]
+	WORD $0xbd4000ce // ldr s14, [x6]
+	WORD $0xbd4000f1 // ldr s17, [x7]
+	WORD $0xbd400112 // ldr s18, [x8]
+	WORD $0xbd400133 // ldr s19, [x9]
+	WORD $0x4e9139ce // zip1 v14.4s, v14.4s, v17.4s
+	WORD $0x4e933a52 // zip1 v18.4s, v18.4s, v19.4s
+	WORD $0x4ed239ce // zip1 v14.2d, v14.2d, v18.2d
 	WORD $0x4e4e59cf // uzp2 v15.8h, v14.8h, v14.8h
 	WORD $0x4e4e19ce // uzp1 v14.8h, v14.8h, v14.8h
 	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
@@ -452,6 +2009,637 @@ turn:
 	WORD $0x4ea81d07 // mov v7.16b, v8.16b
 	WORD $0x4ea91d28 // mov v8.16b, v9.16b
 	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x3d800006 // str q6, [x0]
+	ADD $16, R0, R0
+	ADD R1<<2, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q5kRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q5kRowsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f01e7e5 // movi v5.16b, #0x3f
+	MOVD $0x1010101010101010, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x1010101010101010, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+
+next:
+	MOVD R2, R6
+	ADD R1, R6, R7
+	ADD R1, R7, R8
+	ADD R1, R8, R9
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	LSL $2, R1, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	WORD $0xfc4040d1 // ldur d17, [x6, #4]
+	WORD $0xbd400cd2 // ldr s18, [x6, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22b // smull v11.4s, v17.4h, v19.4h
+	WORD $0x4e73822b // smlal2 v11.4s, v17.8h, v19.8h
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc010d2 // ldr q18, [x6, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0320 // mla v0.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0340 // mla v0.4s, v26.4s, v15.s[1]
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc018d2 // ldr q18, [x6, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b20 // mla v0.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b40 // mla v0.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc020d2 // ldr q18, [x6, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900320 // mla v0.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00340 // mla v0.4s, v26.4s, v16.s[1]
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc028d2 // ldr q18, [x6, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b20 // mla v0.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b40 // mla v0.4s, v26.4s, v16.s[3]
+	WORD $0xfc4040f1 // ldur d17, [x7, #4]
+	WORD $0xbd400cf2 // ldr s18, [x7, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22c // smull v12.4s, v17.4h, v19.4h
+	WORD $0x4e73822c // smlal2 v12.4s, v17.8h, v19.8h
+	WORD $0x3dc00cf1 // ldr q17, [x7, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004f5 // ldr q21, [x7, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc010f2 // ldr q18, [x7, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008f5 // ldr q21, [x7, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0321 // mla v1.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0341 // mla v1.4s, v26.4s, v15.s[1]
+	WORD $0x3dc014f1 // ldr q17, [x7, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004f5 // ldr q21, [x7, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc018f2 // ldr q18, [x7, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008f5 // ldr q21, [x7, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b21 // mla v1.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b41 // mla v1.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01cf1 // ldr q17, [x7, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004f5 // ldr q21, [x7, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc020f2 // ldr q18, [x7, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008f5 // ldr q21, [x7, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900321 // mla v1.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00341 // mla v1.4s, v26.4s, v16.s[1]
+	WORD $0x3dc024f1 // ldr q17, [x7, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004f5 // ldr q21, [x7, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc028f2 // ldr q18, [x7, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008f5 // ldr q21, [x7, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b21 // mla v1.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b41 // mla v1.4s, v26.4s, v16.s[3]
+	WORD $0xfc404111 // ldur d17, [x8, #4]
+	WORD $0xbd400d12 // ldr s18, [x8, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22d // smull v13.4s, v17.4h, v19.4h
+	WORD $0x4e73822d // smlal2 v13.4s, v17.8h, v19.8h
+	WORD $0x3dc00d11 // ldr q17, [x8, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00515 // ldr q21, [x8, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc01112 // ldr q18, [x8, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00915 // ldr q21, [x8, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0322 // mla v2.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0342 // mla v2.4s, v26.4s, v15.s[1]
+	WORD $0x3dc01511 // ldr q17, [x8, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00515 // ldr q21, [x8, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc01912 // ldr q18, [x8, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00915 // ldr q21, [x8, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b22 // mla v2.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b42 // mla v2.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01d11 // ldr q17, [x8, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00515 // ldr q21, [x8, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc02112 // ldr q18, [x8, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00915 // ldr q21, [x8, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900322 // mla v2.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00342 // mla v2.4s, v26.4s, v16.s[1]
+	WORD $0x3dc02511 // ldr q17, [x8, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00515 // ldr q21, [x8, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc02912 // ldr q18, [x8, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00915 // ldr q21, [x8, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b22 // mla v2.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b42 // mla v2.4s, v26.4s, v16.s[3]
+	WORD $0xfc404131 // ldur d17, [x9, #4]
+	WORD $0xbd400d32 // ldr s18, [x9, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22e // smull v14.4s, v17.4h, v19.4h
+	WORD $0x4e73822e // smlal2 v14.4s, v17.8h, v19.8h
+	WORD $0x3dc00d31 // ldr q17, [x9, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00535 // ldr q21, [x9, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc01132 // ldr q18, [x9, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00935 // ldr q21, [x9, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0323 // mla v3.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0343 // mla v3.4s, v26.4s, v15.s[1]
+	WORD $0x3dc01531 // ldr q17, [x9, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00535 // ldr q21, [x9, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc01932 // ldr q18, [x9, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00935 // ldr q21, [x9, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b23 // mla v3.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b43 // mla v3.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01d31 // ldr q17, [x9, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00535 // ldr q21, [x9, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc02132 // ldr q18, [x9, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00935 // ldr q21, [x9, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900323 // mla v3.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00343 // mla v3.4s, v26.4s, v16.s[1]
+	WORD $0x3dc02531 // ldr q17, [x9, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc00535 // ldr q21, [x9, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc02932 // ldr q18, [x9, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc00935 // ldr q21, [x9, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b23 // mla v3.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b43 // mla v3.4s, v26.4s, v16.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0xbd4000cf // ldr s15, [x6]
+	WORD $0xbd4000f2 // ldr s18, [x7]
+	WORD $0xbd400113 // ldr s19, [x8]
+	WORD $0xbd400134 // ldr s20, [x9]
+	WORD $0x4e9239ef // zip1 v15.4s, v15.4s, v18.4s
+	WORD $0x4e943a73 // zip1 v19.4s, v19.4s, v20.4s
+	WORD $0x4ed339ef // zip1 v15.2d, v15.2d, v19.2d
+	WORD $0x4e4f59f0 // uzp2 v16.8h, v15.8h, v15.8h
+	WORD $0x4e4f19ef // uzp1 v15.8h, v15.8h, v15.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x4d40c871 // ld1r {v17.4s}, [x3]
+	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	WORD $0x4e2fd4cf // fadd v15.4s, v6.4s, v15.4s
+	WORD $0x4eacbd6b // addp v11.4s, v11.4s, v12.4s
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eadbd6b // addp v11.4s, v11.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e31de10 // fmul v16.4s, v16.4s, v17.4s
+	WORD $0x6e2bde10 // fmul v16.4s, v16.4s, v11.4s
+	WORD $0x4eb0d5ef // fsub v15.4s, v15.4s, v16.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eaf1de9 // mov v9.16b, v15.16b
+	ADD $176, R6, R6
+	ADD $176, R7, R7
+	ADD $176, R8, R8
+	ADD $176, R9, R9
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccb // mov v11.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
 	ADD $1, R5, R5
 	B turn
 
@@ -512,21 +2700,21 @@ block:
 	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
 	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
 	WORD $0x3dc030ce // ldr q14, [x6, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec200 // smull v0.4s, v16.4h, v14.4h
-	WORD $0x4e6e8200 // smlal2 v0.4s, v16.8h, v14.8h
-	WORD $0x0e6f8220 // smlal v0.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc220 // smull v0.4s, v17.4h, v15.4h
 	WORD $0x4e6f8220 // smlal2 v0.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708220 // smlal v0.4s, v17.4h, v16.4h
+	WORD $0x4e708220 // smlal2 v0.4s, v17.8h, v16.8h
 	WORD $0x4f255400 // shl v0.4s, v0.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea08600 // sub v0.4s, v16.4s, v0.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea085c0 // sub v0.4s, v14.4s, v0.4s
 	WORD $0x3dc000ce // ldr q14, [x6]
 	WORD $0x3dc020d0 // ldr q16, [x6, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -668,21 +2856,21 @@ block:
 	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
 	WORD $0x6fad0a60 // mla v0.4s, v19.4s, v13.s[3]
 	WORD $0x3dc030ee // ldr q14, [x7, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec201 // smull v1.4s, v16.4h, v14.4h
-	WORD $0x4e6e8201 // smlal2 v1.4s, v16.8h, v14.8h
-	WORD $0x0e6f8221 // smlal v1.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc221 // smull v1.4s, v17.4h, v15.4h
 	WORD $0x4e6f8221 // smlal2 v1.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708221 // smlal v1.4s, v17.4h, v16.4h
+	WORD $0x4e708221 // smlal2 v1.4s, v17.8h, v16.8h
 	WORD $0x4f255421 // shl v1.4s, v1.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea18601 // sub v1.4s, v16.4s, v1.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea185c1 // sub v1.4s, v14.4s, v1.4s
 	WORD $0x3dc000ee // ldr q14, [x7]
 	WORD $0x3dc020f0 // ldr q16, [x7, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -824,21 +3012,21 @@ block:
 	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
 	WORD $0x6fad0a61 // mla v1.4s, v19.4s, v13.s[3]
 	WORD $0x3dc0310e // ldr q14, [x8, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec202 // smull v2.4s, v16.4h, v14.4h
-	WORD $0x4e6e8202 // smlal2 v2.4s, v16.8h, v14.8h
-	WORD $0x0e6f8222 // smlal v2.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc222 // smull v2.4s, v17.4h, v15.4h
 	WORD $0x4e6f8222 // smlal2 v2.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708222 // smlal v2.4s, v17.4h, v16.4h
+	WORD $0x4e708222 // smlal2 v2.4s, v17.8h, v16.8h
 	WORD $0x4f255442 // shl v2.4s, v2.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea28602 // sub v2.4s, v16.4s, v2.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea285c2 // sub v2.4s, v14.4s, v2.4s
 	WORD $0x3dc0010e // ldr q14, [x8]
 	WORD $0x3dc02110 // ldr q16, [x8, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -980,21 +3168,21 @@ block:
 	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
 	WORD $0x6fad0a62 // mla v2.4s, v19.4s, v13.s[3]
 	WORD $0x3dc0312e // ldr q14, [x9, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec203 // smull v3.4s, v16.4h, v14.4h
-	WORD $0x4e6e8203 // smlal2 v3.4s, v16.8h, v14.8h
-	WORD $0x0e6f8223 // smlal v3.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc223 // smull v3.4s, v17.4h, v15.4h
 	WORD $0x4e6f8223 // smlal2 v3.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708223 // smlal v3.4s, v17.4h, v16.4h
+	WORD $0x4e708223 // smlal2 v3.4s, v17.8h, v16.8h
 	WORD $0x4f255463 // shl v3.4s, v3.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea38603 // sub v3.4s, v16.4s, v3.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea385c3 // sub v3.4s, v14.4s, v3.4s
 	WORD $0x3dc0012e // ldr q14, [x9]
 	WORD $0x3dc02130 // ldr q16, [x9, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -1174,6 +3362,527 @@ turn:
 	WORD $0x4ea81d07 // mov v7.16b, v8.16b
 	WORD $0x4ea91d28 // mov v8.16b, v9.16b
 	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x3d800006 // str q6, [x0]
+	ADD $16, R0, R0
+	ADD R1<<2, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func iq4xsRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·iq4xsRowsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+	MOVD $0xf6eaddcfbfad9881, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x7159453526190d01, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+	MOVD $0x00fa00fc00fe0000, R26
+	WORD $0x4e081f4b // mov v11.d[0], x26
+	MOVD $0x00f200f400f600f8, R26
+	WORD $0x4e181f4b // mov v11.d[1], x26
+
+next:
+	MOVD R2, R6
+	ADD R1, R6, R7
+	ADD R1, R7, R8
+	ADD R1, R8, R9
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	LSL $2, R1, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	ADD $64, R24, R24
+	WORD $0xf8b868c0 // prfm pldl1keep, [x6, x24]
+	WORD $0xf8b868e0 // prfm pldl1keep, [x7, x24]
+	WORD $0xf8b86900 // prfm pldl1keep, [x8, x24]
+	WORD $0xf8b86920 // prfm pldl1keep, [x9, x24]
+	WORD $0xbd4004ce // ldr s14, [x6, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R6, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x3cc080ce // ldur q14, [x6, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc180d0 // ldur q16, [x6, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c0 // mla v0.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e0 // mla v0.4s, v23.4s, v12.s[1]
+	WORD $0x3cc280ce // ldur q14, [x6, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc380d0 // ldur q16, [x6, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac0 // mla v0.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae0 // mla v0.4s, v23.4s, v12.s[3]
+	WORD $0x3cc480ce // ldur q14, [x6, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc580d0 // ldur q16, [x6, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c0 // mla v0.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e0 // mla v0.4s, v23.4s, v13.s[1]
+	WORD $0x3cc680ce // ldur q14, [x6, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc780d0 // ldur q16, [x6, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac0 // mla v0.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae0 // mla v0.4s, v23.4s, v13.s[3]
+	WORD $0xbd4004ee // ldr s14, [x7, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R7, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x3cc080ee // ldur q14, [x7, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc180f0 // ldur q16, [x7, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c1 // mla v1.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e1 // mla v1.4s, v23.4s, v12.s[1]
+	WORD $0x3cc280ee // ldur q14, [x7, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc380f0 // ldur q16, [x7, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac1 // mla v1.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae1 // mla v1.4s, v23.4s, v12.s[3]
+	WORD $0x3cc480ee // ldur q14, [x7, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc580f0 // ldur q16, [x7, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c1 // mla v1.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e1 // mla v1.4s, v23.4s, v13.s[1]
+	WORD $0x3cc680ee // ldur q14, [x7, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc780f0 // ldur q16, [x7, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac1 // mla v1.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae1 // mla v1.4s, v23.4s, v13.s[3]
+	WORD $0xbd40050e // ldr s14, [x8, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R8, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x3cc0810e // ldur q14, [x8, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc18110 // ldur q16, [x8, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c2 // mla v2.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e2 // mla v2.4s, v23.4s, v12.s[1]
+	WORD $0x3cc2810e // ldur q14, [x8, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc38110 // ldur q16, [x8, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac2 // mla v2.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae2 // mla v2.4s, v23.4s, v12.s[3]
+	WORD $0x3cc4810e // ldur q14, [x8, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc58110 // ldur q16, [x8, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c2 // mla v2.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e2 // mla v2.4s, v23.4s, v13.s[1]
+	WORD $0x3cc6810e // ldur q14, [x8, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc78110 // ldur q16, [x8, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac2 // mla v2.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae2 // mla v2.4s, v23.4s, v13.s[3]
+	WORD $0xbd40052e // ldr s14, [x9, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R9, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3cc0812e // ldur q14, [x9, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc18130 // ldur q16, [x9, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c3 // mla v3.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e3 // mla v3.4s, v23.4s, v12.s[1]
+	WORD $0x3cc2812e // ldur q14, [x9, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc38130 // ldur q16, [x9, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac3 // mla v3.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae3 // mla v3.4s, v23.4s, v12.s[3]
+	WORD $0x3cc4812e // ldur q14, [x9, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc58130 // ldur q16, [x9, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c3 // mla v3.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e3 // mla v3.4s, v23.4s, v13.s[1]
+	WORD $0x3cc6812e // ldur q14, [x9, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc78130 // ldur q16, [x9, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac3 // mla v3.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae3 // mla v3.4s, v23.4s, v13.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x7d4000cc // ldr h12, [x6]
+	WORD $0x7d4000ef // ldr h15, [x7]
+	WORD $0x7d400110 // ldr h16, [x8]
+	WORD $0x7d400131 // ldr h17, [x9]
+	WORD $0x0e4f398c // zip1 v12.4h, v12.4h, v15.4h
+	WORD $0x0e513a10 // zip1 v16.4h, v16.4h, v17.4h
+	WORD $0x0e90398c // zip1 v12.2s, v12.2s, v16.2s
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	WORD $0x4d40c86e // ld1r {v14.4s}, [x3]
+	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	WORD $0x4e2cd4cc // fadd v12.4s, v6.4s, v12.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eac1d89 // mov v9.16b, v12.16b
+	ADD $136, R6, R6
+	ADD $136, R7, R7
+	ADD $136, R8, R8
+	ADD $136, R9, R9
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccc // mov v12.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eac1d89 // mov v9.16b, v12.16b
 	ADD $1, R5, R5
 	B turn
 
@@ -1782,6 +4491,965 @@ join:
 	BNE next
 	RET
 
+// func q2kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q2kColsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+
+next:
+	MOVD R2, R6
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	LSL $8, R5, R19
+	ADD R5<<1, R5, R20
+	LSL $4, R20, R20
+	ADD R19, R10, R11
+	ADD R20, R14, R15
+	ADD R19, R11, R12
+	ADD R20, R15, R16
+	ADD R19, R12, R13
+	ADD R20, R16, R17
+	LSL $2, R5, R4
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x6f08a655 // uxtl2 v21.8h, v18.16b
+	WORD $0x2f08a654 // uxtl v20.8h, v18.8b
+	WORD $0x2f10a68e // uxtl v14.4s, v20.4h
+	WORD $0x6f10a68f // uxtl2 v15.4s, v20.8h
+	WORD $0x2f10a6b0 // uxtl v16.4s, v21.4h
+	WORD $0x6f10a6b1 // uxtl2 v17.4s, v21.8h
+	WORD $0x2f08a674 // uxtl v20.8h, v19.8b
+	WORD $0x6f08a675 // uxtl2 v21.8h, v19.16b
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc001d2 // ldr q18, [x14]
+	WORD $0x0e74c24a // smull v10.4s, v18.4h, v20.4h
+	WORD $0x4e74824a // smlal2 v10.4s, v18.8h, v20.8h
+	WORD $0x3dc005d2 // ldr q18, [x14, #16]
+	WORD $0x0e75824a // smlal v10.4s, v18.4h, v21.4h
+	WORD $0x4e75824a // smlal2 v10.4s, v18.8h, v21.8h
+	WORD $0x3dc001f2 // ldr q18, [x15]
+	WORD $0x0e74c24b // smull v11.4s, v18.4h, v20.4h
+	WORD $0x4e74824b // smlal2 v11.4s, v18.8h, v20.8h
+	WORD $0x3dc005f2 // ldr q18, [x15, #16]
+	WORD $0x0e75824b // smlal v11.4s, v18.4h, v21.4h
+	WORD $0x4e75824b // smlal2 v11.4s, v18.8h, v21.8h
+	WORD $0x3dc00212 // ldr q18, [x16]
+	WORD $0x0e74c24c // smull v12.4s, v18.4h, v20.4h
+	WORD $0x4e74824c // smlal2 v12.4s, v18.8h, v20.8h
+	WORD $0x3dc00612 // ldr q18, [x16, #16]
+	WORD $0x0e75824c // smlal v12.4s, v18.4h, v21.4h
+	WORD $0x4e75824c // smlal2 v12.4s, v18.8h, v21.8h
+	WORD $0x3dc00232 // ldr q18, [x17]
+	WORD $0x0e74c24d // smull v13.4s, v18.4h, v20.4h
+	WORD $0x4e74824d // smlal2 v13.4s, v18.8h, v20.8h
+	WORD $0x3dc00632 // ldr q18, [x17, #16]
+	WORD $0x0e75824d // smlal v13.4s, v18.4h, v21.4h
+	WORD $0x4e75824d // smlal2 v13.4s, v18.8h, v21.8h
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c0 // mla v0.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00555 // ldr q21, [x10, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e0 // mla v0.4s, v23.4s, v14.s[1]
+	WORD $0x3dc00174 // ldr q20, [x11]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c1 // mla v1.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00575 // ldr q21, [x11, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e1 // mla v1.4s, v23.4s, v14.s[1]
+	WORD $0x3dc00194 // ldr q20, [x12]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c2 // mla v2.4s, v22.4s, v14.s[0]
+	WORD $0x3dc00595 // ldr q21, [x12, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e2 // mla v2.4s, v23.4s, v14.s[1]
+	WORD $0x3dc001b4 // ldr q20, [x13]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e02c3 // mla v3.4s, v22.4s, v14.s[0]
+	WORD $0x3dc005b5 // ldr q21, [x13, #16]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae02e3 // mla v3.4s, v23.4s, v14.s[1]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac0 // mla v0.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae0 // mla v0.4s, v23.4s, v14.s[3]
+	WORD $0x3dc00974 // ldr q20, [x11, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac1 // mla v1.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d75 // ldr q21, [x11, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae1 // mla v1.4s, v23.4s, v14.s[3]
+	WORD $0x3dc00994 // ldr q20, [x12, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac2 // mla v2.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00d95 // ldr q21, [x12, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae2 // mla v2.4s, v23.4s, v14.s[3]
+	WORD $0x3dc009b4 // ldr q20, [x13, #32]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8e0ac3 // mla v3.4s, v22.4s, v14.s[2]
+	WORD $0x3dc00db5 // ldr q21, [x13, #48]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fae0ae3 // mla v3.4s, v23.4s, v14.s[3]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc01154 // ldr q20, [x10, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c0 // mla v0.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01555 // ldr q21, [x10, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e0 // mla v0.4s, v23.4s, v15.s[1]
+	WORD $0x3dc01174 // ldr q20, [x11, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c1 // mla v1.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01575 // ldr q21, [x11, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e1 // mla v1.4s, v23.4s, v15.s[1]
+	WORD $0x3dc01194 // ldr q20, [x12, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c2 // mla v2.4s, v22.4s, v15.s[0]
+	WORD $0x3dc01595 // ldr q21, [x12, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e2 // mla v2.4s, v23.4s, v15.s[1]
+	WORD $0x3dc011b4 // ldr q20, [x13, #64]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f02c3 // mla v3.4s, v22.4s, v15.s[0]
+	WORD $0x3dc015b5 // ldr q21, [x13, #80]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf02e3 // mla v3.4s, v23.4s, v15.s[1]
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc008d3 // ldr q19, [x6, #32]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac0 // mla v0.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae0 // mla v0.4s, v23.4s, v15.s[3]
+	WORD $0x3dc01974 // ldr q20, [x11, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac1 // mla v1.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d75 // ldr q21, [x11, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae1 // mla v1.4s, v23.4s, v15.s[3]
+	WORD $0x3dc01994 // ldr q20, [x12, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac2 // mla v2.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01d95 // ldr q21, [x12, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae2 // mla v2.4s, v23.4s, v15.s[3]
+	WORD $0x3dc019b4 // ldr q20, [x13, #96]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f8f0ac3 // mla v3.4s, v22.4s, v15.s[2]
+	WORD $0x3dc01db5 // ldr q21, [x13, #112]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6faf0ae3 // mla v3.4s, v23.4s, v15.s[3]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02154 // ldr q20, [x10, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c0 // mla v0.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02555 // ldr q21, [x10, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e0 // mla v0.4s, v23.4s, v16.s[1]
+	WORD $0x3dc02174 // ldr q20, [x11, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c1 // mla v1.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02575 // ldr q21, [x11, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e1 // mla v1.4s, v23.4s, v16.s[1]
+	WORD $0x3dc02194 // ldr q20, [x12, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c2 // mla v2.4s, v22.4s, v16.s[0]
+	WORD $0x3dc02595 // ldr q21, [x12, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e2 // mla v2.4s, v23.4s, v16.s[1]
+	WORD $0x3dc021b4 // ldr q20, [x13, #128]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9002c3 // mla v3.4s, v22.4s, v16.s[0]
+	WORD $0x3dc025b5 // ldr q21, [x13, #144]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb002e3 // mla v3.4s, v23.4s, v16.s[1]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0e0652 // ushr v18.16b, v18.16b, #2
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0e0673 // ushr v19.16b, v19.16b, #2
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac0 // mla v0.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae0 // mla v0.4s, v23.4s, v16.s[3]
+	WORD $0x3dc02974 // ldr q20, [x11, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac1 // mla v1.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d75 // ldr q21, [x11, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae1 // mla v1.4s, v23.4s, v16.s[3]
+	WORD $0x3dc02994 // ldr q20, [x12, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac2 // mla v2.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02d95 // ldr q21, [x12, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae2 // mla v2.4s, v23.4s, v16.s[3]
+	WORD $0x3dc029b4 // ldr q20, [x13, #160]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f900ac3 // mla v3.4s, v22.4s, v16.s[2]
+	WORD $0x3dc02db5 // ldr q21, [x13, #176]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb00ae3 // mla v3.4s, v23.4s, v16.s[3]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0c0652 // ushr v18.16b, v18.16b, #4
+	WORD $0x4e251e52 // and v18.16b, v18.16b, v5.16b
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0c0673 // ushr v19.16b, v19.16b, #4
+	WORD $0x4e251e73 // and v19.16b, v19.16b, v5.16b
+	WORD $0x3dc03154 // ldr q20, [x10, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c0 // mla v0.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03555 // ldr q21, [x10, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e0 // mla v0.4s, v23.4s, v17.s[1]
+	WORD $0x3dc03174 // ldr q20, [x11, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c1 // mla v1.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03575 // ldr q21, [x11, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e1 // mla v1.4s, v23.4s, v17.s[1]
+	WORD $0x3dc03194 // ldr q20, [x12, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c2 // mla v2.4s, v22.4s, v17.s[0]
+	WORD $0x3dc03595 // ldr q21, [x12, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e2 // mla v2.4s, v23.4s, v17.s[1]
+	WORD $0x3dc031b4 // ldr q20, [x13, #192]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f9102c3 // mla v3.4s, v22.4s, v17.s[0]
+	WORD $0x3dc035b5 // ldr q21, [x13, #208]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb102e3 // mla v3.4s, v23.4s, v17.s[1]
+	WORD $0x3dc00cd2 // ldr q18, [x6, #48]
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #6
+	WORD $0x3dc010d3 // ldr q19, [x6, #64]
+	WORD $0x6f0a0673 // ushr v19.16b, v19.16b, #6
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac0 // mla v0.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae0 // mla v0.4s, v23.4s, v17.s[3]
+	WORD $0x3dc03974 // ldr q20, [x11, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac1 // mla v1.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d75 // ldr q21, [x11, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae1 // mla v1.4s, v23.4s, v17.s[3]
+	WORD $0x3dc03994 // ldr q20, [x12, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac2 // mla v2.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03d95 // ldr q21, [x12, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae2 // mla v2.4s, v23.4s, v17.s[3]
+	WORD $0x3dc039b4 // ldr q20, [x13, #224]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4e949656 // sdot v22.4s, v18.16b, v20.16b
+	WORD $0x6f910ac3 // mla v3.4s, v22.4s, v17.s[2]
+	WORD $0x3dc03db5 // ldr q21, [x13, #240]
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e959677 // sdot v23.4s, v19.16b, v21.16b
+	WORD $0x6fb10ae3 // mla v3.4s, v23.4s, v17.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	ADD $80, R6, R19
+	WORD $0x4d40ca6e // ld1r {v14.4s}, [x19]
+	WORD $0x4e4e59cf // uzp2 v15.8h, v14.8h, v14.8h
+	WORD $0x4e4e19ce // uzp1 v14.8h, v14.8h, v14.8h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	MOVD R3, R19
+	WORD $0x0d408270 // ld1 {v16.s}[0], [x19]
+	ADD R4, R19, R19
+	WORD $0x0d409270 // ld1 {v16.s}[1], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d408270 // ld1 {v16.s}[2], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d409270 // ld1 {v16.s}[3], [x19]
+	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
+	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
+	WORD $0x4e2ed4ce // fadd v14.4s, v6.4s, v14.4s
+	WORD $0x4eabbd4a // addp v10.4s, v10.4s, v11.4s
+	WORD $0x4eadbd8c // addp v12.4s, v12.4s, v13.4s
+	WORD $0x4eacbd4a // addp v10.4s, v10.4s, v12.4s
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e30ddef // fmul v15.4s, v15.4s, v16.4s
+	WORD $0x6e2addef // fmul v15.4s, v15.4s, v10.4s
+	WORD $0x4eafd5ce // fsub v14.4s, v14.4s, v15.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eae1dc9 // mov v9.16b, v14.16b
+	ADD $84, R6, R6
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $256, R11, R11
+	ADD $48, R15, R15
+	ADD $256, R12, R12
+	ADD $48, R16, R16
+	ADD $256, R13, R13
+	ADD $48, R17, R17
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61cca // mov v10.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	MOVD ld+8(FP), R20
+	MOVD R0, R19
+	WORD $0x0d008266 // st1 {v6.s}[0], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x0d009266 // st1 {v6.s}[1], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d008266 // st1 {v6.s}[2], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d009266 // st1 {v6.s}[3], [x19]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q3kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q3kColsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+	MOVD $0xfefefefe00000000, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0xfafafafafcfcfcfc, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+
+next:
+	MOVD R2, R6
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	LSL $8, R5, R19
+	ADD R5<<1, R5, R20
+	LSL $4, R20, R20
+	ADD R19, R10, R11
+	ADD R20, R14, R15
+	ADD R19, R11, R12
+	ADD R20, R15, R16
+	ADD R19, R12, R13
+	ADD R20, R16, R17
+	LSL $2, R5, R4
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	WORD $0xfd4030cf // ldr d15, [x6, #96]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4ed039ef // zip1 v15.2d, v15.2d, v16.2d
+	WORD $0x4e241def // and v15.16b, v15.16b, v4.16b
+	ADD $104, R6, R19
+	WORD $0x4d40ca70 // ld1r {v16.4s}, [x19]
+	WORD $0x6e2a4610 // ushl v16.16b, v16.16b, v10.16b
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x4f0c5610 // shl v16.16b, v16.16b, #4
+	WORD $0x4eb01def // orr v15.16b, v15.16b, v16.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ef // sub v15.16b, v15.16b, v16.16b
+	WORD $0x4f08a5f2 // sxtl2 v18.8h, v15.16b
+	WORD $0x0f08a5f1 // sxtl v17.8h, v15.8b
+	WORD $0x0f10a62b // sxtl v11.4s, v17.4h
+	WORD $0x4f10a62c // sxtl2 v12.4s, v17.8h
+	WORD $0x0f10a64d // sxtl v13.4s, v18.4h
+	WORD $0x4f10a64e // sxtl2 v14.4s, v18.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e432 // movi v18.16b, #0x1
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0260 // mla v0.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0280 // mla v0.4s, v20.4s, v11.s[1]
+	WORD $0x3dc00171 // ldr q17, [x11]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0261 // mla v1.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00572 // ldr q18, [x11, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0281 // mla v1.4s, v20.4s, v11.s[1]
+	WORD $0x3dc00191 // ldr q17, [x12]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0262 // mla v2.4s, v19.4s, v11.s[0]
+	WORD $0x3dc00592 // ldr q18, [x12, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0282 // mla v2.4s, v20.4s, v11.s[1]
+	WORD $0x3dc001b1 // ldr q17, [x13]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0263 // mla v3.4s, v19.4s, v11.s[0]
+	WORD $0x3dc005b2 // ldr q18, [x13, #16]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0283 // mla v3.4s, v20.4s, v11.s[1]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e452 // movi v18.16b, #0x2
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc00951 // ldr q17, [x10, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a60 // mla v0.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d52 // ldr q18, [x10, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a80 // mla v0.4s, v20.4s, v11.s[3]
+	WORD $0x3dc00971 // ldr q17, [x11, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a61 // mla v1.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d72 // ldr q18, [x11, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a81 // mla v1.4s, v20.4s, v11.s[3]
+	WORD $0x3dc00991 // ldr q17, [x12, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a62 // mla v2.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00d92 // ldr q18, [x12, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a82 // mla v2.4s, v20.4s, v11.s[3]
+	WORD $0x3dc009b1 // ldr q17, [x13, #32]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8b0a63 // mla v3.4s, v19.4s, v11.s[2]
+	WORD $0x3dc00db2 // ldr q18, [x13, #48]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fab0a83 // mla v3.4s, v20.4s, v11.s[3]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e492 // movi v18.16b, #0x4
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01151 // ldr q17, [x10, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0260 // mla v0.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01552 // ldr q18, [x10, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0280 // mla v0.4s, v20.4s, v12.s[1]
+	WORD $0x3dc01171 // ldr q17, [x11, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0261 // mla v1.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01572 // ldr q18, [x11, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0281 // mla v1.4s, v20.4s, v12.s[1]
+	WORD $0x3dc01191 // ldr q17, [x12, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0262 // mla v2.4s, v19.4s, v12.s[0]
+	WORD $0x3dc01592 // ldr q18, [x12, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0282 // mla v2.4s, v20.4s, v12.s[1]
+	WORD $0x3dc011b1 // ldr q17, [x13, #64]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0263 // mla v3.4s, v19.4s, v12.s[0]
+	WORD $0x3dc015b2 // ldr q18, [x13, #80]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0283 // mla v3.4s, v20.4s, v12.s[1]
+	WORD $0x3dc008cf // ldr q15, [x6, #32]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e512 // movi v18.16b, #0x8
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc01951 // ldr q17, [x10, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a60 // mla v0.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d52 // ldr q18, [x10, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a80 // mla v0.4s, v20.4s, v12.s[3]
+	WORD $0x3dc01971 // ldr q17, [x11, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a61 // mla v1.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d72 // ldr q18, [x11, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a81 // mla v1.4s, v20.4s, v12.s[3]
+	WORD $0x3dc01991 // ldr q17, [x12, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a62 // mla v2.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01d92 // ldr q18, [x12, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a82 // mla v2.4s, v20.4s, v12.s[3]
+	WORD $0x3dc019b1 // ldr q17, [x13, #96]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8c0a63 // mla v3.4s, v19.4s, v12.s[2]
+	WORD $0x3dc01db2 // ldr q18, [x13, #112]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fac0a83 // mla v3.4s, v20.4s, v12.s[3]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f00e612 // movi v18.16b, #0x10
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02151 // ldr q17, [x10, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0260 // mla v0.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02552 // ldr q18, [x10, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0280 // mla v0.4s, v20.4s, v13.s[1]
+	WORD $0x3dc02171 // ldr q17, [x11, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0261 // mla v1.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02572 // ldr q18, [x11, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0281 // mla v1.4s, v20.4s, v13.s[1]
+	WORD $0x3dc02191 // ldr q17, [x12, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0262 // mla v2.4s, v19.4s, v13.s[0]
+	WORD $0x3dc02592 // ldr q18, [x12, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0282 // mla v2.4s, v20.4s, v13.s[1]
+	WORD $0x3dc021b1 // ldr q17, [x13, #128]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0263 // mla v3.4s, v19.4s, v13.s[0]
+	WORD $0x3dc025b2 // ldr q18, [x13, #144]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0283 // mla v3.4s, v20.4s, v13.s[1]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0e05ef // ushr v15.16b, v15.16b, #2
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0e0610 // ushr v16.16b, v16.16b, #2
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f01e412 // movi v18.16b, #0x20
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc02951 // ldr q17, [x10, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a60 // mla v0.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d52 // ldr q18, [x10, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a80 // mla v0.4s, v20.4s, v13.s[3]
+	WORD $0x3dc02971 // ldr q17, [x11, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a61 // mla v1.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d72 // ldr q18, [x11, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a81 // mla v1.4s, v20.4s, v13.s[3]
+	WORD $0x3dc02991 // ldr q17, [x12, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a62 // mla v2.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02d92 // ldr q18, [x12, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a82 // mla v2.4s, v20.4s, v13.s[3]
+	WORD $0x3dc029b1 // ldr q17, [x13, #160]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8d0a63 // mla v3.4s, v19.4s, v13.s[2]
+	WORD $0x3dc02db2 // ldr q18, [x13, #176]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fad0a83 // mla v3.4s, v20.4s, v13.s[3]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #4
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #4
+	WORD $0x4e251e10 // and v16.16b, v16.16b, v5.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f02e412 // movi v18.16b, #0x40
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03151 // ldr q17, [x10, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0260 // mla v0.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03552 // ldr q18, [x10, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0280 // mla v0.4s, v20.4s, v14.s[1]
+	WORD $0x3dc03171 // ldr q17, [x11, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0261 // mla v1.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03572 // ldr q18, [x11, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0281 // mla v1.4s, v20.4s, v14.s[1]
+	WORD $0x3dc03191 // ldr q17, [x12, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0262 // mla v2.4s, v19.4s, v14.s[0]
+	WORD $0x3dc03592 // ldr q18, [x12, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0282 // mla v2.4s, v20.4s, v14.s[1]
+	WORD $0x3dc031b1 // ldr q17, [x13, #192]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0263 // mla v3.4s, v19.4s, v14.s[0]
+	WORD $0x3dc035b2 // ldr q18, [x13, #208]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0283 // mla v3.4s, v20.4s, v14.s[1]
+	WORD $0x3dc010cf // ldr q15, [x6, #64]
+	WORD $0x6f0a05ef // ushr v15.16b, v15.16b, #6
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x3dc014d0 // ldr q16, [x6, #80]
+	WORD $0x6f0a0610 // ushr v16.16b, v16.16b, #6
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4f04e412 // movi v18.16b, #0x80
+	WORD $0x4e328e31 // cmtst v17.16b, v17.16b, v18.16b
+	WORD $0x4f07e792 // movi v18.16b, #0xfc
+	WORD $0x4e711e51 // bic v17.16b, v18.16b, v17.16b
+	WORD $0x4eb11e10 // orr v16.16b, v16.16b, v17.16b
+	WORD $0x3dc03951 // ldr q17, [x10, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a60 // mla v0.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d52 // ldr q18, [x10, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a80 // mla v0.4s, v20.4s, v14.s[3]
+	WORD $0x3dc03971 // ldr q17, [x11, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a61 // mla v1.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d72 // ldr q18, [x11, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a81 // mla v1.4s, v20.4s, v14.s[3]
+	WORD $0x3dc03991 // ldr q17, [x12, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a62 // mla v2.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03d92 // ldr q18, [x12, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a82 // mla v2.4s, v20.4s, v14.s[3]
+	WORD $0x3dc039b1 // ldr q17, [x13, #224]
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x4e9195f3 // sdot v19.4s, v15.16b, v17.16b
+	WORD $0x6f8e0a63 // mla v3.4s, v19.4s, v14.s[2]
+	WORD $0x3dc03db2 // ldr q18, [x13, #240]
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x4e929614 // sdot v20.4s, v16.16b, v18.16b
+	WORD $0x6fae0a83 // mla v3.4s, v20.4s, v14.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	ADD $108, R6, R19
+	WORD $0x4d40c66b // ld1r {v11.8h}, [x19]
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	MOVD R3, R19
+	WORD $0x0d40826d // ld1 {v13.s}[0], [x19]
+	ADD R4, R19, R19
+	WORD $0x0d40926d // ld1 {v13.s}[1], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d40826d // ld1 {v13.s}[2], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d40926d // ld1 {v13.s}[3], [x19]
+	WORD $0x6e2ddd6b // fmul v11.4s, v11.4s, v13.4s
+	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
+	WORD $0x4e2bd4cb // fadd v11.4s, v6.4s, v11.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $110, R6, R6
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $256, R11, R11
+	ADD $48, R15, R15
+	ADD $256, R12, R12
+	ADD $48, R16, R16
+	ADD $256, R13, R13
+	ADD $48, R17, R17
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccb // mov v11.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	MOVD ld+8(FP), R20
+	MOVD R0, R19
+	WORD $0x0d008266 // st1 {v6.s}[0], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x0d009266 // st1 {v6.s}[1], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d008266 // st1 {v6.s}[2], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d009266 // st1 {v6.s}[3], [x19]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
 // func q4kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 TEXT ·q4kColsNEON(SB), NOSPLIT, $0-72
 	MOVD dst+0(FP), R0
@@ -1812,10 +5480,6 @@ next:
 	WORD $0x4f000409 // movi v9.4s, #0x0
 
 block:
-	WORD $0x4f000400 // movi v0.4s, #0x0
-	WORD $0x4f000401 // movi v1.4s, #0x0
-	WORD $0x4f000402 // movi v2.4s, #0x0
-	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0xfc4040d0 // ldur d16, [x6, #4]
 	WORD $0xbd400cd1 // ldr s17, [x6, #12]
 	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
@@ -1831,6 +5495,10 @@ block:
 	WORD $0x2f08a610 // uxtl v16.8h, v16.8b
 	WORD $0x2f10a60e // uxtl v14.4s, v16.4h
 	WORD $0x6f10a60f // uxtl2 v15.4s, v16.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x3dc009d0 // ldr q16, [x14, #32]
 	WORD $0x0e72c20a // smull v10.4s, v16.4h, v18.4h
 	WORD $0x4e72820a // smlal2 v10.4s, v16.8h, v18.8h
@@ -1844,10 +5512,10 @@ block:
 	WORD $0x0e72c20d // smull v13.4s, v16.4h, v18.4h
 	WORD $0x4e72820d // smlal2 v13.4s, v16.8h, v18.8h
 	WORD $0x3dc004d0 // ldr q16, [x6, #16]
-	WORD $0x3dc008d1 // ldr q17, [x6, #32]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc00154 // ldr q20, [x10]
 	WORD $0x3dc00555 // ldr q21, [x10, #16]
@@ -1898,10 +5566,10 @@ block:
 	WORD $0x6f8e0303 // mla v3.4s, v24.4s, v14.s[0]
 	WORD $0x6fae0323 // mla v3.4s, v25.4s, v14.s[1]
 	WORD $0x3dc00cd0 // ldr q16, [x6, #48]
-	WORD $0x3dc010d1 // ldr q17, [x6, #64]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc01154 // ldr q20, [x10, #64]
 	WORD $0x3dc01555 // ldr q21, [x10, #80]
@@ -1952,10 +5620,10 @@ block:
 	WORD $0x6f8e0b03 // mla v3.4s, v24.4s, v14.s[2]
 	WORD $0x6fae0b23 // mla v3.4s, v25.4s, v14.s[3]
 	WORD $0x3dc014d0 // ldr q16, [x6, #80]
-	WORD $0x3dc018d1 // ldr q17, [x6, #96]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc02154 // ldr q20, [x10, #128]
 	WORD $0x3dc02555 // ldr q21, [x10, #144]
@@ -2006,10 +5674,10 @@ block:
 	WORD $0x6f8f0303 // mla v3.4s, v24.4s, v15.s[0]
 	WORD $0x6faf0323 // mla v3.4s, v25.4s, v15.s[1]
 	WORD $0x3dc01cd0 // ldr q16, [x6, #112]
-	WORD $0x3dc020d1 // ldr q17, [x6, #128]
 	WORD $0x6f0c0612 // ushr v18.16b, v16.16b, #4
-	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
 	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
 	WORD $0x3dc03154 // ldr q20, [x10, #192]
 	WORD $0x3dc03555 // ldr q21, [x10, #208]
@@ -2063,7 +5731,8 @@ block:
 	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
 	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
 	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
-	WORD $0x4d40c8ce // ld1r {v14.4s}, [x6]
+	ADD $0, R6, R19
+	WORD $0x4d40ca6e // ld1r {v14.4s}, [x19]
 	WORD $0x4e4e59cf // uzp2 v15.8h, v14.8h, v14.8h
 	WORD $0x4e4e19ce // uzp1 v14.8h, v14.8h, v14.8h
 	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
@@ -2136,6 +5805,405 @@ join:
 	BNE next
 	RET
 
+// func q5kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q5kColsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f01e7e5 // movi v5.16b, #0x3f
+	MOVD $0x1010101010101010, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x1010101010101010, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+
+next:
+	MOVD R2, R6
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	LSL $8, R5, R19
+	ADD R5<<1, R5, R20
+	LSL $4, R20, R20
+	ADD R19, R10, R11
+	ADD R20, R14, R15
+	ADD R19, R11, R12
+	ADD R20, R15, R16
+	ADD R19, R12, R13
+	ADD R20, R16, R17
+	LSL $2, R5, R4
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	WORD $0xfc4040d1 // ldur d17, [x6, #4]
+	WORD $0xbd400cd2 // ldr s18, [x6, #12]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x0e933a52 // zip1 v18.2s, v18.2s, v19.2s
+	WORD $0x6f0a0633 // ushr v19.16b, v17.16b, #6
+	WORD $0x4f0c5673 // shl v19.16b, v19.16b, #4
+	WORD $0x4eb31e52 // orr v18.16b, v18.16b, v19.16b
+	WORD $0x4e251e31 // and v17.16b, v17.16b, v5.16b
+	WORD $0x0e927a33 // zip2 v19.2s, v17.2s, v18.2s
+	WORD $0x0e923a31 // zip1 v17.2s, v17.2s, v18.2s
+	WORD $0x2f08a673 // uxtl v19.8h, v19.8b
+	WORD $0x2f08a631 // uxtl v17.8h, v17.8b
+	WORD $0x2f10a62f // uxtl v15.4s, v17.4h
+	WORD $0x6f10a630 // uxtl2 v16.4s, v17.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3dc009d1 // ldr q17, [x14, #32]
+	WORD $0x0e73c22b // smull v11.4s, v17.4h, v19.4h
+	WORD $0x4e73822b // smlal2 v11.4s, v17.8h, v19.8h
+	WORD $0x3dc009f1 // ldr q17, [x15, #32]
+	WORD $0x0e73c22c // smull v12.4s, v17.4h, v19.4h
+	WORD $0x4e73822c // smlal2 v12.4s, v17.8h, v19.8h
+	WORD $0x3dc00a11 // ldr q17, [x16, #32]
+	WORD $0x0e73c22d // smull v13.4s, v17.4h, v19.4h
+	WORD $0x4e73822d // smlal2 v13.4s, v17.8h, v19.8h
+	WORD $0x3dc00a31 // ldr q17, [x17, #32]
+	WORD $0x0e73c22e // smull v14.4s, v17.4h, v19.4h
+	WORD $0x4e73822e // smlal2 v14.4s, v17.8h, v19.8h
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc010d2 // ldr q18, [x6, #64]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4f0c56b6 // shl v22.16b, v21.16b, #4
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0b56b6 // shl v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc00155 // ldr q21, [x10]
+	WORD $0x3dc00556 // ldr q22, [x10, #16]
+	WORD $0x3dc00957 // ldr q23, [x10, #32]
+	WORD $0x3dc00d58 // ldr q24, [x10, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0320 // mla v0.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0340 // mla v0.4s, v26.4s, v15.s[1]
+	WORD $0x3dc00175 // ldr q21, [x11]
+	WORD $0x3dc00576 // ldr q22, [x11, #16]
+	WORD $0x3dc00977 // ldr q23, [x11, #32]
+	WORD $0x3dc00d78 // ldr q24, [x11, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0321 // mla v1.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0341 // mla v1.4s, v26.4s, v15.s[1]
+	WORD $0x3dc00195 // ldr q21, [x12]
+	WORD $0x3dc00596 // ldr q22, [x12, #16]
+	WORD $0x3dc00997 // ldr q23, [x12, #32]
+	WORD $0x3dc00d98 // ldr q24, [x12, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0322 // mla v2.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0342 // mla v2.4s, v26.4s, v15.s[1]
+	WORD $0x3dc001b5 // ldr q21, [x13]
+	WORD $0x3dc005b6 // ldr q22, [x13, #16]
+	WORD $0x3dc009b7 // ldr q23, [x13, #32]
+	WORD $0x3dc00db8 // ldr q24, [x13, #48]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0323 // mla v3.4s, v25.4s, v15.s[0]
+	WORD $0x6faf0343 // mla v3.4s, v26.4s, v15.s[1]
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc018d2 // ldr q18, [x6, #96]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4f0a56b6 // shl v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x4f0956b6 // shl v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc01155 // ldr q21, [x10, #64]
+	WORD $0x3dc01556 // ldr q22, [x10, #80]
+	WORD $0x3dc01957 // ldr q23, [x10, #96]
+	WORD $0x3dc01d58 // ldr q24, [x10, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b20 // mla v0.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b40 // mla v0.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01175 // ldr q21, [x11, #64]
+	WORD $0x3dc01576 // ldr q22, [x11, #80]
+	WORD $0x3dc01977 // ldr q23, [x11, #96]
+	WORD $0x3dc01d78 // ldr q24, [x11, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b21 // mla v1.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b41 // mla v1.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01195 // ldr q21, [x12, #64]
+	WORD $0x3dc01596 // ldr q22, [x12, #80]
+	WORD $0x3dc01997 // ldr q23, [x12, #96]
+	WORD $0x3dc01d98 // ldr q24, [x12, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b22 // mla v2.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b42 // mla v2.4s, v26.4s, v15.s[3]
+	WORD $0x3dc011b5 // ldr q21, [x13, #64]
+	WORD $0x3dc015b6 // ldr q22, [x13, #80]
+	WORD $0x3dc019b7 // ldr q23, [x13, #96]
+	WORD $0x3dc01db8 // ldr q24, [x13, #112]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f8f0b23 // mla v3.4s, v25.4s, v15.s[2]
+	WORD $0x6faf0b43 // mla v3.4s, v26.4s, v15.s[3]
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc020d2 // ldr q18, [x6, #128]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4eb51eb6 // mov v22.16b, v21.16b
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0f06b6 // ushr v22.16b, v21.16b, #1
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc02155 // ldr q21, [x10, #128]
+	WORD $0x3dc02556 // ldr q22, [x10, #144]
+	WORD $0x3dc02957 // ldr q23, [x10, #160]
+	WORD $0x3dc02d58 // ldr q24, [x10, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900320 // mla v0.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00340 // mla v0.4s, v26.4s, v16.s[1]
+	WORD $0x3dc02175 // ldr q21, [x11, #128]
+	WORD $0x3dc02576 // ldr q22, [x11, #144]
+	WORD $0x3dc02977 // ldr q23, [x11, #160]
+	WORD $0x3dc02d78 // ldr q24, [x11, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900321 // mla v1.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00341 // mla v1.4s, v26.4s, v16.s[1]
+	WORD $0x3dc02195 // ldr q21, [x12, #128]
+	WORD $0x3dc02596 // ldr q22, [x12, #144]
+	WORD $0x3dc02997 // ldr q23, [x12, #160]
+	WORD $0x3dc02d98 // ldr q24, [x12, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900322 // mla v2.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00342 // mla v2.4s, v26.4s, v16.s[1]
+	WORD $0x3dc021b5 // ldr q21, [x13, #128]
+	WORD $0x3dc025b6 // ldr q22, [x13, #144]
+	WORD $0x3dc029b7 // ldr q23, [x13, #160]
+	WORD $0x3dc02db8 // ldr q24, [x13, #176]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900323 // mla v3.4s, v25.4s, v16.s[0]
+	WORD $0x6fb00343 // mla v3.4s, v26.4s, v16.s[1]
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x6f0c0633 // ushr v19.16b, v17.16b, #4
+	WORD $0x4e241e31 // and v17.16b, v17.16b, v4.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed1 // bit v17.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed3 // bit v19.16b, v22.16b, v10.16b
+	WORD $0x3dc028d2 // ldr q18, [x6, #160]
+	WORD $0x6f0c0654 // ushr v20.16b, v18.16b, #4
+	WORD $0x4e241e52 // and v18.16b, v18.16b, v4.16b
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x6f0e06b6 // ushr v22.16b, v21.16b, #2
+	WORD $0x6eaa1ed2 // bit v18.16b, v22.16b, v10.16b
+	WORD $0x6f0d06b6 // ushr v22.16b, v21.16b, #3
+	WORD $0x6eaa1ed4 // bit v20.16b, v22.16b, v10.16b
+	WORD $0x3dc03155 // ldr q21, [x10, #192]
+	WORD $0x3dc03556 // ldr q22, [x10, #208]
+	WORD $0x3dc03957 // ldr q23, [x10, #224]
+	WORD $0x3dc03d58 // ldr q24, [x10, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b20 // mla v0.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b40 // mla v0.4s, v26.4s, v16.s[3]
+	WORD $0x3dc03175 // ldr q21, [x11, #192]
+	WORD $0x3dc03576 // ldr q22, [x11, #208]
+	WORD $0x3dc03977 // ldr q23, [x11, #224]
+	WORD $0x3dc03d78 // ldr q24, [x11, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b21 // mla v1.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b41 // mla v1.4s, v26.4s, v16.s[3]
+	WORD $0x3dc03195 // ldr q21, [x12, #192]
+	WORD $0x3dc03596 // ldr q22, [x12, #208]
+	WORD $0x3dc03997 // ldr q23, [x12, #224]
+	WORD $0x3dc03d98 // ldr q24, [x12, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b22 // mla v2.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b42 // mla v2.4s, v26.4s, v16.s[3]
+	WORD $0x3dc031b5 // ldr q21, [x13, #192]
+	WORD $0x3dc035b6 // ldr q22, [x13, #208]
+	WORD $0x3dc039b7 // ldr q23, [x13, #224]
+	WORD $0x3dc03db8 // ldr q24, [x13, #240]
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x4e959639 // sdot v25.4s, v17.16b, v21.16b
+	WORD $0x4e969659 // sdot v25.4s, v18.16b, v22.16b
+	WORD $0x4e97967a // sdot v26.4s, v19.16b, v23.16b
+	WORD $0x4e98969a // sdot v26.4s, v20.16b, v24.16b
+	WORD $0x6f900b23 // mla v3.4s, v25.4s, v16.s[2]
+	WORD $0x6fb00b43 // mla v3.4s, v26.4s, v16.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	ADD $0, R6, R19
+	WORD $0x4d40ca6f // ld1r {v15.4s}, [x19]
+	WORD $0x4e4f59f0 // uzp2 v16.8h, v15.8h, v15.8h
+	WORD $0x4e4f19ef // uzp1 v15.8h, v15.8h, v15.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	MOVD R3, R19
+	WORD $0x0d408271 // ld1 {v17.s}[0], [x19]
+	ADD R4, R19, R19
+	WORD $0x0d409271 // ld1 {v17.s}[1], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d408271 // ld1 {v17.s}[2], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d409271 // ld1 {v17.s}[3], [x19]
+	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
+	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
+	WORD $0x4e2fd4cf // fadd v15.4s, v6.4s, v15.4s
+	WORD $0x4eacbd6b // addp v11.4s, v11.4s, v12.4s
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eadbd6b // addp v11.4s, v11.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e31de10 // fmul v16.4s, v16.4s, v17.4s
+	WORD $0x6e2bde10 // fmul v16.4s, v16.4s, v11.4s
+	WORD $0x4eb0d5ef // fsub v15.4s, v15.4s, v16.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eaf1de9 // mov v9.16b, v15.16b
+	ADD $176, R6, R6
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $256, R11, R11
+	ADD $48, R15, R15
+	ADD $256, R12, R12
+	ADD $48, R16, R16
+	ADD $256, R13, R13
+	ADD $48, R17, R17
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccb // mov v11.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eab1d69 // mov v9.16b, v11.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	MOVD ld+8(FP), R20
+	MOVD R0, R19
+	WORD $0x0d008266 // st1 {v6.s}[0], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x0d009266 // st1 {v6.s}[1], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d008266 // st1 {v6.s}[2], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d009266 // st1 {v6.s}[3], [x19]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
 // func q6kColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 TEXT ·q6kColsNEON(SB), NOSPLIT, $0-72
 	MOVD dst+0(FP), R0
@@ -2167,48 +6235,48 @@ next:
 
 block:
 	WORD $0x3dc030ce // ldr q14, [x6, #192]
-	WORD $0x4f08a5cf // sxtl2 v15.8h, v14.16b
-	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
-	WORD $0x3dc001d0 // ldr q16, [x14]
-	WORD $0x3dc005d1 // ldr q17, [x14, #16]
-	WORD $0x0e6ec200 // smull v0.4s, v16.4h, v14.4h
-	WORD $0x4e6e8200 // smlal2 v0.4s, v16.8h, v14.8h
-	WORD $0x0e6f8220 // smlal v0.4s, v17.4h, v15.4h
+	WORD $0x4f08a5d0 // sxtl2 v16.8h, v14.16b
+	WORD $0x0f08a5cf // sxtl v15.8h, v14.8b
+	WORD $0x0f10a5ea // sxtl v10.4s, v15.4h
+	WORD $0x4f10a5eb // sxtl2 v11.4s, v15.8h
+	WORD $0x0f10a60c // sxtl v12.4s, v16.4h
+	WORD $0x4f10a60d // sxtl2 v13.4s, v16.8h
+	WORD $0x3dc001d1 // ldr q17, [x14]
+	WORD $0x0e6fc220 // smull v0.4s, v17.4h, v15.4h
 	WORD $0x4e6f8220 // smlal2 v0.4s, v17.8h, v15.8h
+	WORD $0x3dc005d1 // ldr q17, [x14, #16]
+	WORD $0x0e708220 // smlal v0.4s, v17.4h, v16.4h
+	WORD $0x4e708220 // smlal2 v0.4s, v17.8h, v16.8h
 	WORD $0x4f255400 // shl v0.4s, v0.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea08600 // sub v0.4s, v16.4s, v0.4s
-	WORD $0x3dc001f0 // ldr q16, [x15]
-	WORD $0x3dc005f1 // ldr q17, [x15, #16]
-	WORD $0x0e6ec201 // smull v1.4s, v16.4h, v14.4h
-	WORD $0x4e6e8201 // smlal2 v1.4s, v16.8h, v14.8h
-	WORD $0x0e6f8221 // smlal v1.4s, v17.4h, v15.4h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea085c0 // sub v0.4s, v14.4s, v0.4s
+	WORD $0x3dc001f1 // ldr q17, [x15]
+	WORD $0x0e6fc221 // smull v1.4s, v17.4h, v15.4h
 	WORD $0x4e6f8221 // smlal2 v1.4s, v17.8h, v15.8h
+	WORD $0x3dc005f1 // ldr q17, [x15, #16]
+	WORD $0x0e708221 // smlal v1.4s, v17.4h, v16.4h
+	WORD $0x4e708221 // smlal2 v1.4s, v17.8h, v16.8h
 	WORD $0x4f255421 // shl v1.4s, v1.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea18601 // sub v1.4s, v16.4s, v1.4s
-	WORD $0x3dc00210 // ldr q16, [x16]
-	WORD $0x3dc00611 // ldr q17, [x16, #16]
-	WORD $0x0e6ec202 // smull v2.4s, v16.4h, v14.4h
-	WORD $0x4e6e8202 // smlal2 v2.4s, v16.8h, v14.8h
-	WORD $0x0e6f8222 // smlal v2.4s, v17.4h, v15.4h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea185c1 // sub v1.4s, v14.4s, v1.4s
+	WORD $0x3dc00211 // ldr q17, [x16]
+	WORD $0x0e6fc222 // smull v2.4s, v17.4h, v15.4h
 	WORD $0x4e6f8222 // smlal2 v2.4s, v17.8h, v15.8h
+	WORD $0x3dc00611 // ldr q17, [x16, #16]
+	WORD $0x0e708222 // smlal v2.4s, v17.4h, v16.4h
+	WORD $0x4e708222 // smlal2 v2.4s, v17.8h, v16.8h
 	WORD $0x4f255442 // shl v2.4s, v2.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea28602 // sub v2.4s, v16.4s, v2.4s
-	WORD $0x3dc00230 // ldr q16, [x17]
-	WORD $0x3dc00631 // ldr q17, [x17, #16]
-	WORD $0x0e6ec203 // smull v3.4s, v16.4h, v14.4h
-	WORD $0x4e6e8203 // smlal2 v3.4s, v16.8h, v14.8h
-	WORD $0x0e6f8223 // smlal v3.4s, v17.4h, v15.4h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea285c2 // sub v2.4s, v14.4s, v2.4s
+	WORD $0x3dc00231 // ldr q17, [x17]
+	WORD $0x0e6fc223 // smull v3.4s, v17.4h, v15.4h
 	WORD $0x4e6f8223 // smlal2 v3.4s, v17.8h, v15.8h
+	WORD $0x3dc00631 // ldr q17, [x17, #16]
+	WORD $0x0e708223 // smlal v3.4s, v17.4h, v16.4h
+	WORD $0x4e708223 // smlal2 v3.4s, v17.8h, v16.8h
 	WORD $0x4f255463 // shl v3.4s, v3.4s, #5
-	WORD $0x4f000410 // movi v16.4s, #0x0
-	WORD $0x6ea38603 // sub v3.4s, v16.4s, v3.4s
-	WORD $0x0f10a5ca // sxtl v10.4s, v14.4h
-	WORD $0x4f10a5cb // sxtl2 v11.4s, v14.8h
-	WORD $0x0f10a5ec // sxtl v12.4s, v15.4h
-	WORD $0x4f10a5ed // sxtl2 v13.4s, v15.8h
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x6ea385c3 // sub v3.4s, v14.4s, v3.4s
 	WORD $0x3dc000ce // ldr q14, [x6]
 	WORD $0x3dc020d0 // ldr q16, [x6, #128]
 	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
@@ -2585,6 +6653,364 @@ turn:
 	WORD $0x4ea81d07 // mov v7.16b, v8.16b
 	WORD $0x4ea91d28 // mov v8.16b, v9.16b
 	WORD $0x4eaa1d49 // mov v9.16b, v10.16b
+	ADD $1, R5, R5
+	B turn
+
+join:
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x4e29d508 // fadd v8.4s, v8.4s, v9.4s
+	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	MOVD ld+8(FP), R20
+	MOVD R0, R19
+	WORD $0x0d008266 // st1 {v6.s}[0], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x0d009266 // st1 {v6.s}[1], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d008266 // st1 {v6.s}[2], [x19]
+	ADD R20<<2, R19, R19
+	WORD $0x4d009266 // st1 {v6.s}[3], [x19]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func iq4xsColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·iq4xsColsNEON(SB), NOSPLIT, $0-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	WORD $0x4f00e5e4 // movi v4.16b, #0xf
+	WORD $0x4f00e465 // movi v5.16b, #0x3
+	MOVD $0xf6eaddcfbfad9881, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x7159453526190d01, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+	MOVD $0x00fa00fc00fe0000, R26
+	WORD $0x4e081f4b // mov v11.d[0], x26
+	MOVD $0x00f200f400f600f8, R26
+	WORD $0x4e181f4b // mov v11.d[1], x26
+
+next:
+	MOVD R2, R6
+	MOVD q+32(FP), R10
+	MOVD sums+48(FP), R14
+	MOVD d+40(FP), R3
+	MOVD nb+56(FP), R5
+	LSL $8, R5, R19
+	ADD R5<<1, R5, R20
+	LSL $4, R20, R20
+	ADD R19, R10, R11
+	ADD R20, R14, R15
+	ADD R19, R11, R12
+	ADD R20, R15, R16
+	ADD R19, R12, R13
+	ADD R20, R16, R17
+	LSL $2, R5, R4
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+
+block:
+	WORD $0xbd4004ce // ldr s14, [x6, #4]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x0e0f39ce // zip1 v14.8b, v14.8b, v15.8b
+	ADD $2, R6, R19
+	WORD $0x4d40c66f // ld1r {v15.8h}, [x19]
+	WORD $0x6e6b45ef // ushl v15.8h, v15.8h, v11.8h
+	WORD $0x4e0f19ef // uzp1 v15.16b, v15.16b, v15.16b
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4f0c55ef // shl v15.16b, v15.16b, #4
+	WORD $0x4eaf1dce // orr v14.16b, v14.16b, v15.16b
+	WORD $0x4f01e410 // movi v16.16b, #0x20
+	WORD $0x6e3085ce // sub v14.16b, v14.16b, v16.16b
+	WORD $0x0f08a5ce // sxtl v14.8h, v14.8b
+	WORD $0x0f10a5cc // sxtl v12.4s, v14.4h
+	WORD $0x4f10a5cd // sxtl2 v13.4s, v14.8h
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3cc080ce // ldur q14, [x6, #8]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc180d0 // ldur q16, [x6, #24]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x3dc00553 // ldr q19, [x10, #16]
+	WORD $0x3dc00954 // ldr q20, [x10, #32]
+	WORD $0x3dc00d55 // ldr q21, [x10, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c0 // mla v0.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e0 // mla v0.4s, v23.4s, v12.s[1]
+	WORD $0x3dc00172 // ldr q18, [x11]
+	WORD $0x3dc00573 // ldr q19, [x11, #16]
+	WORD $0x3dc00974 // ldr q20, [x11, #32]
+	WORD $0x3dc00d75 // ldr q21, [x11, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c1 // mla v1.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e1 // mla v1.4s, v23.4s, v12.s[1]
+	WORD $0x3dc00192 // ldr q18, [x12]
+	WORD $0x3dc00593 // ldr q19, [x12, #16]
+	WORD $0x3dc00994 // ldr q20, [x12, #32]
+	WORD $0x3dc00d95 // ldr q21, [x12, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c2 // mla v2.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e2 // mla v2.4s, v23.4s, v12.s[1]
+	WORD $0x3dc001b2 // ldr q18, [x13]
+	WORD $0x3dc005b3 // ldr q19, [x13, #16]
+	WORD $0x3dc009b4 // ldr q20, [x13, #32]
+	WORD $0x3dc00db5 // ldr q21, [x13, #48]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c02c3 // mla v3.4s, v22.4s, v12.s[0]
+	WORD $0x6fac02e3 // mla v3.4s, v23.4s, v12.s[1]
+	WORD $0x3cc280ce // ldur q14, [x6, #40]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc380d0 // ldur q16, [x6, #56]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc01152 // ldr q18, [x10, #64]
+	WORD $0x3dc01553 // ldr q19, [x10, #80]
+	WORD $0x3dc01954 // ldr q20, [x10, #96]
+	WORD $0x3dc01d55 // ldr q21, [x10, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac0 // mla v0.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae0 // mla v0.4s, v23.4s, v12.s[3]
+	WORD $0x3dc01172 // ldr q18, [x11, #64]
+	WORD $0x3dc01573 // ldr q19, [x11, #80]
+	WORD $0x3dc01974 // ldr q20, [x11, #96]
+	WORD $0x3dc01d75 // ldr q21, [x11, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac1 // mla v1.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae1 // mla v1.4s, v23.4s, v12.s[3]
+	WORD $0x3dc01192 // ldr q18, [x12, #64]
+	WORD $0x3dc01593 // ldr q19, [x12, #80]
+	WORD $0x3dc01994 // ldr q20, [x12, #96]
+	WORD $0x3dc01d95 // ldr q21, [x12, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac2 // mla v2.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae2 // mla v2.4s, v23.4s, v12.s[3]
+	WORD $0x3dc011b2 // ldr q18, [x13, #64]
+	WORD $0x3dc015b3 // ldr q19, [x13, #80]
+	WORD $0x3dc019b4 // ldr q20, [x13, #96]
+	WORD $0x3dc01db5 // ldr q21, [x13, #112]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8c0ac3 // mla v3.4s, v22.4s, v12.s[2]
+	WORD $0x6fac0ae3 // mla v3.4s, v23.4s, v12.s[3]
+	WORD $0x3cc480ce // ldur q14, [x6, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc580d0 // ldur q16, [x6, #88]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc02152 // ldr q18, [x10, #128]
+	WORD $0x3dc02553 // ldr q19, [x10, #144]
+	WORD $0x3dc02954 // ldr q20, [x10, #160]
+	WORD $0x3dc02d55 // ldr q21, [x10, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c0 // mla v0.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e0 // mla v0.4s, v23.4s, v13.s[1]
+	WORD $0x3dc02172 // ldr q18, [x11, #128]
+	WORD $0x3dc02573 // ldr q19, [x11, #144]
+	WORD $0x3dc02974 // ldr q20, [x11, #160]
+	WORD $0x3dc02d75 // ldr q21, [x11, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c1 // mla v1.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e1 // mla v1.4s, v23.4s, v13.s[1]
+	WORD $0x3dc02192 // ldr q18, [x12, #128]
+	WORD $0x3dc02593 // ldr q19, [x12, #144]
+	WORD $0x3dc02994 // ldr q20, [x12, #160]
+	WORD $0x3dc02d95 // ldr q21, [x12, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c2 // mla v2.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e2 // mla v2.4s, v23.4s, v13.s[1]
+	WORD $0x3dc021b2 // ldr q18, [x13, #128]
+	WORD $0x3dc025b3 // ldr q19, [x13, #144]
+	WORD $0x3dc029b4 // ldr q20, [x13, #160]
+	WORD $0x3dc02db5 // ldr q21, [x13, #176]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d02c3 // mla v3.4s, v22.4s, v13.s[0]
+	WORD $0x6fad02e3 // mla v3.4s, v23.4s, v13.s[1]
+	WORD $0x3cc680ce // ldur q14, [x6, #104]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e241dce // and v14.16b, v14.16b, v4.16b
+	WORD $0x4e0e014e // tbl v14.16b, {v10.16b}, v14.16b
+	WORD $0x4e0f014f // tbl v15.16b, {v10.16b}, v15.16b
+	WORD $0x3cc780d0 // ldur q16, [x6, #120]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e241e10 // and v16.16b, v16.16b, v4.16b
+	WORD $0x4e100150 // tbl v16.16b, {v10.16b}, v16.16b
+	WORD $0x4e110151 // tbl v17.16b, {v10.16b}, v17.16b
+	WORD $0x3dc03152 // ldr q18, [x10, #192]
+	WORD $0x3dc03553 // ldr q19, [x10, #208]
+	WORD $0x3dc03954 // ldr q20, [x10, #224]
+	WORD $0x3dc03d55 // ldr q21, [x10, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac0 // mla v0.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae0 // mla v0.4s, v23.4s, v13.s[3]
+	WORD $0x3dc03172 // ldr q18, [x11, #192]
+	WORD $0x3dc03573 // ldr q19, [x11, #208]
+	WORD $0x3dc03974 // ldr q20, [x11, #224]
+	WORD $0x3dc03d75 // ldr q21, [x11, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac1 // mla v1.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae1 // mla v1.4s, v23.4s, v13.s[3]
+	WORD $0x3dc03192 // ldr q18, [x12, #192]
+	WORD $0x3dc03593 // ldr q19, [x12, #208]
+	WORD $0x3dc03994 // ldr q20, [x12, #224]
+	WORD $0x3dc03d95 // ldr q21, [x12, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac2 // mla v2.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae2 // mla v2.4s, v23.4s, v13.s[3]
+	WORD $0x3dc031b2 // ldr q18, [x13, #192]
+	WORD $0x3dc035b3 // ldr q19, [x13, #208]
+	WORD $0x3dc039b4 // ldr q20, [x13, #224]
+	WORD $0x3dc03db5 // ldr q21, [x13, #240]
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x4e9295d6 // sdot v22.4s, v14.16b, v18.16b
+	WORD $0x4e9395f6 // sdot v22.4s, v15.16b, v19.16b
+	WORD $0x4e949617 // sdot v23.4s, v16.16b, v20.16b
+	WORD $0x4e959637 // sdot v23.4s, v17.16b, v21.16b
+	WORD $0x6f8d0ac3 // mla v3.4s, v22.4s, v13.s[2]
+	WORD $0x6fad0ae3 // mla v3.4s, v23.4s, v13.s[3]
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc42 // addp v2.4s, v2.4s, v3.4s
+	WORD $0x4ea2bc00 // addp v0.4s, v0.4s, v2.4s
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	ADD $0, R6, R19
+	WORD $0x4d40c66c // ld1r {v12.8h}, [x19]
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	MOVD R3, R19
+	WORD $0x0d40826e // ld1 {v14.s}[0], [x19]
+	ADD R4, R19, R19
+	WORD $0x0d40926e // ld1 {v14.s}[1], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d40826e // ld1 {v14.s}[2], [x19]
+	ADD R4, R19, R19
+	WORD $0x4d40926e // ld1 {v14.s}[3], [x19]
+	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
+	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
+	WORD $0x4e2cd4cc // fadd v12.4s, v6.4s, v12.4s
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eac1d89 // mov v9.16b, v12.16b
+	ADD $136, R6, R6
+	ADD $256, R10, R10
+	ADD $48, R14, R14
+	ADD $256, R11, R11
+	ADD $48, R15, R15
+	ADD $256, R12, R12
+	ADD $48, R16, R16
+	ADD $256, R13, R13
+	ADD $48, R17, R17
+	ADD $4, R3, R3
+	SUBS $1, R5, R5
+	BNE block
+	MOVD nb+56(FP), R5
+
+turn:
+	TST $3, R5
+	BEQ join
+	WORD $0x4ea61ccc // mov v12.16b, v6.16b
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0x4ea81d07 // mov v7.16b, v8.16b
+	WORD $0x4ea91d28 // mov v8.16b, v9.16b
+	WORD $0x4eac1d89 // mov v9.16b, v12.16b
 	ADD $1, R5, R5
 	B turn
 
@@ -3210,93 +7636,93 @@ eight:
 	PRFM 2240(R3), PLDL1KEEP
 	PRFM 2304(R3), PLDL1KEEP
 	WORD $0x7d400062 // ldr h2, [x3]
-	WORD $0x3cc02066 // ldur q6, [x3, #2]
-	WORD $0x3cc12067 // ldur q7, [x3, #18]
-	WORD $0x7d404463 // ldr h3, [x3, #34]
-	WORD $0x3cc24068 // ldur q8, [x3, #36]
-	WORD $0x3cc34069 // ldur q9, [x3, #52]
-	WORD $0x7d408864 // ldr h4, [x3, #68]
-	WORD $0x3cc4606a // ldur q10, [x3, #70]
-	WORD $0x3cc5606b // ldur q11, [x3, #86]
-	WORD $0x7d40cc65 // ldr h5, [x3, #102]
-	WORD $0x3cc6806c // ldur q12, [x3, #104]
-	WORD $0x3cc7806d // ldur q13, [x3, #120]
-	WORD $0x0e433842 // zip1 v2.4h, v2.4h, v3.4h
-	WORD $0x0e453884 // zip1 v4.4h, v4.4h, v5.4h
-	WORD $0x0e843842 // zip1 v2.2s, v2.2s, v4.2s
+	WORD $0x7d404464 // ldr h4, [x3, #34]
+	WORD $0x7d408865 // ldr h5, [x3, #68]
+	WORD $0x7d40cc66 // ldr h6, [x3, #102]
+	WORD $0x0e443842 // zip1 v2.4h, v2.4h, v4.4h
+	WORD $0x0e4638a5 // zip1 v5.4h, v5.4h, v6.4h
+	WORD $0x0e853842 // zip1 v2.2s, v2.2s, v5.2s
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3cc02063 // ldur q3, [x3, #2]
+	WORD $0x3cc12064 // ldur q4, [x3, #18]
+	WORD $0x3cc24065 // ldur q5, [x3, #36]
+	WORD $0x3cc34066 // ldur q6, [x3, #52]
+	WORD $0x3cc46067 // ldur q7, [x3, #70]
+	WORD $0x3cc56068 // ldur q8, [x3, #86]
+	WORD $0x3cc68069 // ldur q9, [x3, #104]
+	WORD $0x3cc7806a // ldur q10, [x3, #120]
+	WORD $0x4f00040b // movi v11.4s, #0x0
 	WORD $0x3dc000cf // ldr q15, [x6]
-	WORD $0x4e8f94c3 // sdot v3.4s, v6.16b, v15.16b
+	WORD $0x4e8f946b // sdot v11.4s, v3.16b, v15.16b
 	WORD $0x3dc004cf // ldr q15, [x6, #16]
-	WORD $0x4e8f94e3 // sdot v3.4s, v7.16b, v15.16b
-	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4e8f948b // sdot v11.4s, v4.16b, v15.16b
+	WORD $0x4f00040c // movi v12.4s, #0x0
 	WORD $0x3dc008cf // ldr q15, [x6, #32]
-	WORD $0x4e8f9504 // sdot v4.4s, v8.16b, v15.16b
+	WORD $0x4e8f94ac // sdot v12.4s, v5.16b, v15.16b
 	WORD $0x3dc00ccf // ldr q15, [x6, #48]
-	WORD $0x4e8f9524 // sdot v4.4s, v9.16b, v15.16b
-	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4e8f94cc // sdot v12.4s, v6.16b, v15.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
 	WORD $0x3dc010cf // ldr q15, [x6, #64]
-	WORD $0x4e8f9545 // sdot v5.4s, v10.16b, v15.16b
+	WORD $0x4e8f94ed // sdot v13.4s, v7.16b, v15.16b
 	WORD $0x3dc014cf // ldr q15, [x6, #80]
-	WORD $0x4e8f9565 // sdot v5.4s, v11.16b, v15.16b
+	WORD $0x4e8f950d // sdot v13.4s, v8.16b, v15.16b
 	WORD $0x4f00040e // movi v14.4s, #0x0
 	WORD $0x3dc018cf // ldr q15, [x6, #96]
-	WORD $0x4e8f958e // sdot v14.4s, v12.16b, v15.16b
+	WORD $0x4e8f952e // sdot v14.4s, v9.16b, v15.16b
 	WORD $0x3dc01ccf // ldr q15, [x6, #112]
-	WORD $0x4e8f95ae // sdot v14.4s, v13.16b, v15.16b
-	WORD $0x4ea4bc63 // addp v3.4s, v3.4s, v4.4s
-	WORD $0x4eaebca5 // addp v5.4s, v5.4s, v14.4s
-	WORD $0x4ea5bc63 // addp v3.4s, v3.4s, v5.4s
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x3dc00144 // ldr q4, [x10]
-	WORD $0x6e24dc44 // fmul v4.4s, v2.4s, v4.4s
-	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x4eacbd6b // addp v11.4s, v11.4s, v12.4s
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eadbd6b // addp v11.4s, v11.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x3dc0014c // ldr q12, [x10]
+	WORD $0x6e2cdc4d // fmul v13.4s, v2.4s, v12.4s
+	WORD $0x6e2bddad // fmul v13.4s, v13.4s, v11.4s
+	WORD $0x4e2dd400 // fadd v0.4s, v0.4s, v13.4s
 	WORD $0x7d411062 // ldr h2, [x3, #136]
-	WORD $0x3cc8a066 // ldur q6, [x3, #138]
-	WORD $0x3cc9a067 // ldur q7, [x3, #154]
-	WORD $0x7d415463 // ldr h3, [x3, #170]
-	WORD $0x3ccac068 // ldur q8, [x3, #172]
-	WORD $0x3ccbc069 // ldur q9, [x3, #188]
-	WORD $0x7d419864 // ldr h4, [x3, #204]
-	WORD $0x3ccce06a // ldur q10, [x3, #206]
-	WORD $0x3ccde06b // ldur q11, [x3, #222]
-	WORD $0x7d41dc65 // ldr h5, [x3, #238]
-	WORD $0x3dc03c6c // ldr q12, [x3, #240]
-	WORD $0x3dc0406d // ldr q13, [x3, #256]
-	WORD $0x0e433842 // zip1 v2.4h, v2.4h, v3.4h
-	WORD $0x0e453884 // zip1 v4.4h, v4.4h, v5.4h
-	WORD $0x0e843842 // zip1 v2.2s, v2.2s, v4.2s
+	WORD $0x7d415464 // ldr h4, [x3, #170]
+	WORD $0x7d419865 // ldr h5, [x3, #204]
+	WORD $0x7d41dc66 // ldr h6, [x3, #238]
+	WORD $0x0e443842 // zip1 v2.4h, v2.4h, v4.4h
+	WORD $0x0e4638a5 // zip1 v5.4h, v5.4h, v6.4h
+	WORD $0x0e853842 // zip1 v2.2s, v2.2s, v5.2s
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x3cc8a063 // ldur q3, [x3, #138]
+	WORD $0x3cc9a064 // ldur q4, [x3, #154]
+	WORD $0x3ccac065 // ldur q5, [x3, #172]
+	WORD $0x3ccbc066 // ldur q6, [x3, #188]
+	WORD $0x3ccce067 // ldur q7, [x3, #206]
+	WORD $0x3ccde068 // ldur q8, [x3, #222]
+	WORD $0x3dc03c69 // ldr q9, [x3, #240]
+	WORD $0x3dc0406a // ldr q10, [x3, #256]
+	WORD $0x4f00040b // movi v11.4s, #0x0
 	WORD $0x3dc020cf // ldr q15, [x6, #128]
-	WORD $0x4e8f94c3 // sdot v3.4s, v6.16b, v15.16b
+	WORD $0x4e8f946b // sdot v11.4s, v3.16b, v15.16b
 	WORD $0x3dc024cf // ldr q15, [x6, #144]
-	WORD $0x4e8f94e3 // sdot v3.4s, v7.16b, v15.16b
-	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4e8f948b // sdot v11.4s, v4.16b, v15.16b
+	WORD $0x4f00040c // movi v12.4s, #0x0
 	WORD $0x3dc028cf // ldr q15, [x6, #160]
-	WORD $0x4e8f9504 // sdot v4.4s, v8.16b, v15.16b
+	WORD $0x4e8f94ac // sdot v12.4s, v5.16b, v15.16b
 	WORD $0x3dc02ccf // ldr q15, [x6, #176]
-	WORD $0x4e8f9524 // sdot v4.4s, v9.16b, v15.16b
-	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4e8f94cc // sdot v12.4s, v6.16b, v15.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
 	WORD $0x3dc030cf // ldr q15, [x6, #192]
-	WORD $0x4e8f9545 // sdot v5.4s, v10.16b, v15.16b
+	WORD $0x4e8f94ed // sdot v13.4s, v7.16b, v15.16b
 	WORD $0x3dc034cf // ldr q15, [x6, #208]
-	WORD $0x4e8f9565 // sdot v5.4s, v11.16b, v15.16b
+	WORD $0x4e8f950d // sdot v13.4s, v8.16b, v15.16b
 	WORD $0x4f00040e // movi v14.4s, #0x0
 	WORD $0x3dc038cf // ldr q15, [x6, #224]
-	WORD $0x4e8f958e // sdot v14.4s, v12.16b, v15.16b
+	WORD $0x4e8f952e // sdot v14.4s, v9.16b, v15.16b
 	WORD $0x3dc03ccf // ldr q15, [x6, #240]
-	WORD $0x4e8f95ae // sdot v14.4s, v13.16b, v15.16b
-	WORD $0x4ea4bc63 // addp v3.4s, v3.4s, v4.4s
-	WORD $0x4eaebca5 // addp v5.4s, v5.4s, v14.4s
-	WORD $0x4ea5bc63 // addp v3.4s, v3.4s, v5.4s
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x3dc00544 // ldr q4, [x10, #16]
-	WORD $0x6e24dc44 // fmul v4.4s, v2.4s, v4.4s
-	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
-	WORD $0x4e24d421 // fadd v1.4s, v1.4s, v4.4s
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x4eacbd6b // addp v11.4s, v11.4s, v12.4s
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eadbd6b // addp v11.4s, v11.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x3dc0054c // ldr q12, [x10, #16]
+	WORD $0x6e2cdc4d // fmul v13.4s, v2.4s, v12.4s
+	WORD $0x6e2bddad // fmul v13.4s, v13.4s, v11.4s
+	WORD $0x4e2dd421 // fadd v1.4s, v1.4s, v13.4s
 	ADD $272, R3, R3
 	ADD $256, R6, R6
 	ADD $32, R10, R10
@@ -3313,25 +7739,25 @@ rest:
 
 one:
 	WORD $0x7d400064 // ldr h4, [x3]
-	WORD $0x1ee24084 // fcvt s4, h4
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
 	WORD $0x3cc02062 // ldur q2, [x3, #2]
 	WORD $0x3cc12063 // ldur q3, [x3, #18]
-	WORD $0x4f000405 // movi v5.4s, #0x0
-	WORD $0x3dc000c6 // ldr q6, [x6]
-	WORD $0x4e869445 // sdot v5.4s, v2.16b, v6.16b
-	WORD $0x3dc004c6 // ldr q6, [x6, #16]
-	WORD $0x4e869465 // sdot v5.4s, v3.16b, v6.16b
-	WORD $0x4eb1b8a5 // addv s5, v5.4s
-	WORD $0x5e21d8a5 // scvtf s5, s5
-	WORD $0xbd400146 // ldr s6, [x10]
-	WORD $0x1e260886 // fmul s6, s4, s6
-	WORD $0x1e2508c5 // fmul s5, s6, s5
-	WORD $0xbd4001e6 // ldr s6, [x15]
-	WORD $0x1e2528c6 // fadd s6, s6, s5
-	WORD $0xbd0001e6 // str s6, [x15]
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x3dc000c7 // ldr q7, [x6]
+	WORD $0x4e879446 // sdot v6.4s, v2.16b, v7.16b
+	WORD $0x3dc004c7 // ldr q7, [x6, #16]
+	WORD $0x4e879466 // sdot v6.4s, v3.16b, v7.16b
+	WORD $0x4eb1b8c6 // addv s6, v6.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0xbd400147 // ldr s7, [x10]
+	WORD $0x6e27dc88 // fmul v8.4s, v4.4s, v7.4s
+	WORD $0x6e26dd06 // fmul v6.4s, v8.4s, v6.4s
+	WORD $0xbd4001e8 // ldr s8, [x15]
+	WORD $0x4e26d508 // fadd v8.4s, v8.4s, v6.4s
+	WORD $0xbd0001e8 // str s8, [x15]
+	ADD $34, R3, R3
 	ADD $32, R6, R6
 	ADD $4, R10, R10
-	ADD $34, R3, R3
 	ADD $4, R15, R15
 	SUBS $1, R5, R5
 	BNE one
@@ -3385,261 +7811,261 @@ next:
 
 eight:
 	WORD $0x7d400068 // ldr h8, [x3]
-	WORD $0x3cc0206c // ldur q12, [x3, #2]
-	WORD $0x3cc1206d // ldur q13, [x3, #18]
-	WORD $0x7d404469 // ldr h9, [x3, #34]
-	WORD $0x3cc2406e // ldur q14, [x3, #36]
-	WORD $0x3cc3406f // ldur q15, [x3, #52]
-	WORD $0x7d40886a // ldr h10, [x3, #68]
-	WORD $0x3cc46070 // ldur q16, [x3, #70]
-	WORD $0x3cc56071 // ldur q17, [x3, #86]
-	WORD $0x7d40cc6b // ldr h11, [x3, #102]
-	WORD $0x3cc68072 // ldur q18, [x3, #104]
-	WORD $0x3cc78073 // ldur q19, [x3, #120]
-	WORD $0x0e493908 // zip1 v8.4h, v8.4h, v9.4h
-	WORD $0x0e4b394a // zip1 v10.4h, v10.4h, v11.4h
-	WORD $0x0e8a3908 // zip1 v8.2s, v8.2s, v10.2s
+	WORD $0x7d40446a // ldr h10, [x3, #34]
+	WORD $0x7d40886b // ldr h11, [x3, #68]
+	WORD $0x7d40cc6c // ldr h12, [x3, #102]
+	WORD $0x0e4a3908 // zip1 v8.4h, v8.4h, v10.4h
+	WORD $0x0e4c396b // zip1 v11.4h, v11.4h, v12.4h
+	WORD $0x0e8b3908 // zip1 v8.2s, v8.2s, v11.2s
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x3cc02069 // ldur q9, [x3, #2]
+	WORD $0x3cc1206a // ldur q10, [x3, #18]
+	WORD $0x3cc2406b // ldur q11, [x3, #36]
+	WORD $0x3cc3406c // ldur q12, [x3, #52]
+	WORD $0x3cc4606d // ldur q13, [x3, #70]
+	WORD $0x3cc5606e // ldur q14, [x3, #86]
+	WORD $0x3cc6806f // ldur q15, [x3, #104]
+	WORD $0x3cc78070 // ldur q16, [x3, #120]
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc000d5 // ldr q21, [x6]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc004d5 // ldr q21, [x6, #16]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc008d5 // ldr q21, [x6, #32]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc00cd5 // ldr q21, [x6, #48]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc010d5 // ldr q21, [x6, #64]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc014d5 // ldr q21, [x6, #80]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc018d5 // ldr q21, [x6, #96]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc01cd5 // ldr q21, [x6, #112]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0014a // ldr q10, [x10]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad400 // fadd v0.4s, v0.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d400 // fadd v0.4s, v0.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc000f5 // ldr q21, [x7]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc004f5 // ldr q21, [x7, #16]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc008f5 // ldr q21, [x7, #32]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc00cf5 // ldr q21, [x7, #48]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc010f5 // ldr q21, [x7, #64]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc014f5 // ldr q21, [x7, #80]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc018f5 // ldr q21, [x7, #96]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc01cf5 // ldr q21, [x7, #112]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0016a // ldr q10, [x11]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00172 // ldr q18, [x11]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d442 // fadd v2.4s, v2.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc00115 // ldr q21, [x8]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc00515 // ldr q21, [x8, #16]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc00915 // ldr q21, [x8, #32]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc00d15 // ldr q21, [x8, #48]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc01115 // ldr q21, [x8, #64]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc01515 // ldr q21, [x8, #80]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc01915 // ldr q21, [x8, #96]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc01d15 // ldr q21, [x8, #112]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0018a // ldr q10, [x12]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad484 // fadd v4.4s, v4.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00192 // ldr q18, [x12]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d484 // fadd v4.4s, v4.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc00135 // ldr q21, [x9]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc00535 // ldr q21, [x9, #16]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc00935 // ldr q21, [x9, #32]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc00d35 // ldr q21, [x9, #48]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc01135 // ldr q21, [x9, #64]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc01535 // ldr q21, [x9, #80]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc01935 // ldr q21, [x9, #96]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc01d35 // ldr q21, [x9, #112]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc001aa // ldr q10, [x13]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc001b2 // ldr q18, [x13]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d4c6 // fadd v6.4s, v6.4s, v19.4s
 	WORD $0x7d411068 // ldr h8, [x3, #136]
-	WORD $0x3cc8a06c // ldur q12, [x3, #138]
-	WORD $0x3cc9a06d // ldur q13, [x3, #154]
-	WORD $0x7d415469 // ldr h9, [x3, #170]
-	WORD $0x3ccac06e // ldur q14, [x3, #172]
-	WORD $0x3ccbc06f // ldur q15, [x3, #188]
-	WORD $0x7d41986a // ldr h10, [x3, #204]
-	WORD $0x3ccce070 // ldur q16, [x3, #206]
-	WORD $0x3ccde071 // ldur q17, [x3, #222]
-	WORD $0x7d41dc6b // ldr h11, [x3, #238]
-	WORD $0x3dc03c72 // ldr q18, [x3, #240]
-	WORD $0x3dc04073 // ldr q19, [x3, #256]
-	WORD $0x0e493908 // zip1 v8.4h, v8.4h, v9.4h
-	WORD $0x0e4b394a // zip1 v10.4h, v10.4h, v11.4h
-	WORD $0x0e8a3908 // zip1 v8.2s, v8.2s, v10.2s
+	WORD $0x7d41546a // ldr h10, [x3, #170]
+	WORD $0x7d41986b // ldr h11, [x3, #204]
+	WORD $0x7d41dc6c // ldr h12, [x3, #238]
+	WORD $0x0e4a3908 // zip1 v8.4h, v8.4h, v10.4h
+	WORD $0x0e4c396b // zip1 v11.4h, v11.4h, v12.4h
+	WORD $0x0e8b3908 // zip1 v8.2s, v8.2s, v11.2s
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x3cc8a069 // ldur q9, [x3, #138]
+	WORD $0x3cc9a06a // ldur q10, [x3, #154]
+	WORD $0x3ccac06b // ldur q11, [x3, #172]
+	WORD $0x3ccbc06c // ldur q12, [x3, #188]
+	WORD $0x3ccce06d // ldur q13, [x3, #206]
+	WORD $0x3ccde06e // ldur q14, [x3, #222]
+	WORD $0x3dc03c6f // ldr q15, [x3, #240]
+	WORD $0x3dc04070 // ldr q16, [x3, #256]
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc020d5 // ldr q21, [x6, #128]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc024d5 // ldr q21, [x6, #144]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc028d5 // ldr q21, [x6, #160]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc02cd5 // ldr q21, [x6, #176]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc030d5 // ldr q21, [x6, #192]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc034d5 // ldr q21, [x6, #208]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc038d5 // ldr q21, [x6, #224]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc03cd5 // ldr q21, [x6, #240]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0054a // ldr q10, [x10, #16]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad421 // fadd v1.4s, v1.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d421 // fadd v1.4s, v1.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc020f5 // ldr q21, [x7, #128]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc024f5 // ldr q21, [x7, #144]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc028f5 // ldr q21, [x7, #160]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc02cf5 // ldr q21, [x7, #176]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc030f5 // ldr q21, [x7, #192]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc034f5 // ldr q21, [x7, #208]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc038f5 // ldr q21, [x7, #224]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc03cf5 // ldr q21, [x7, #240]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0056a // ldr q10, [x11, #16]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad463 // fadd v3.4s, v3.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00572 // ldr q18, [x11, #16]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d463 // fadd v3.4s, v3.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc02115 // ldr q21, [x8, #128]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc02515 // ldr q21, [x8, #144]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc02915 // ldr q21, [x8, #160]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc02d15 // ldr q21, [x8, #176]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc03115 // ldr q21, [x8, #192]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc03515 // ldr q21, [x8, #208]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc03915 // ldr q21, [x8, #224]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc03d15 // ldr q21, [x8, #240]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc0058a // ldr q10, [x12, #16]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad4a5 // fadd v5.4s, v5.4s, v10.4s
-	WORD $0x4f000409 // movi v9.4s, #0x0
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00592 // ldr q18, [x12, #16]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d4a5 // fadd v5.4s, v5.4s, v19.4s
+	WORD $0x4f000411 // movi v17.4s, #0x0
 	WORD $0x3dc02135 // ldr q21, [x9, #128]
-	WORD $0x4e959589 // sdot v9.4s, v12.16b, v21.16b
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
 	WORD $0x3dc02535 // ldr q21, [x9, #144]
-	WORD $0x4e9595a9 // sdot v9.4s, v13.16b, v21.16b
-	WORD $0x4f00040a // movi v10.4s, #0x0
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
 	WORD $0x3dc02935 // ldr q21, [x9, #160]
-	WORD $0x4e9595ca // sdot v10.4s, v14.16b, v21.16b
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
 	WORD $0x3dc02d35 // ldr q21, [x9, #176]
-	WORD $0x4e9595ea // sdot v10.4s, v15.16b, v21.16b
-	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
 	WORD $0x3dc03135 // ldr q21, [x9, #192]
-	WORD $0x4e95960b // sdot v11.4s, v16.16b, v21.16b
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
 	WORD $0x3dc03535 // ldr q21, [x9, #208]
-	WORD $0x4e95962b // sdot v11.4s, v17.16b, v21.16b
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
 	WORD $0x4f000414 // movi v20.4s, #0x0
 	WORD $0x3dc03935 // ldr q21, [x9, #224]
-	WORD $0x4e959654 // sdot v20.4s, v18.16b, v21.16b
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
 	WORD $0x3dc03d35 // ldr q21, [x9, #240]
-	WORD $0x4e959674 // sdot v20.4s, v19.16b, v21.16b
-	WORD $0x4eaabd29 // addp v9.4s, v9.4s, v10.4s
-	WORD $0x4eb4bd6b // addp v11.4s, v11.4s, v20.4s
-	WORD $0x4eabbd29 // addp v9.4s, v9.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x3dc005aa // ldr q10, [x13, #16]
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x4e2ad4e7 // fadd v7.4s, v7.4s, v10.4s
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc005b2 // ldr q18, [x13, #16]
+	WORD $0x6e32dd13 // fmul v19.4s, v8.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d4e7 // fadd v7.4s, v7.4s, v19.4s
 	ADD $272, R3, R3
 	ADD $256, R6, R6
 	ADD $32, R10, R10
@@ -3668,70 +8094,70 @@ rest:
 
 one:
 	WORD $0x7d40006a // ldr h10, [x3]
-	WORD $0x1ee2414a // fcvt s10, h10
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
 	WORD $0x3cc02068 // ldur q8, [x3, #2]
 	WORD $0x3cc12069 // ldur q9, [x3, #18]
-	WORD $0x4f00040b // movi v11.4s, #0x0
-	WORD $0x3dc000cc // ldr q12, [x6]
-	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
-	WORD $0x3dc004cc // ldr q12, [x6, #16]
-	WORD $0x4e8c952b // sdot v11.4s, v9.16b, v12.16b
-	WORD $0x4eb1b96b // addv s11, v11.4s
-	WORD $0x5e21d96b // scvtf s11, s11
-	WORD $0xbd40014c // ldr s12, [x10]
-	WORD $0x1e2c094c // fmul s12, s10, s12
-	WORD $0x1e2b098b // fmul s11, s12, s11
-	WORD $0xbd4001ec // ldr s12, [x15]
-	WORD $0x1e2b298c // fadd s12, s12, s11
-	WORD $0xbd0001ec // str s12, [x15]
+	WORD $0x4f00040c // movi v12.4s, #0x0
+	WORD $0x3dc000cd // ldr q13, [x6]
+	WORD $0x4e8d950c // sdot v12.4s, v8.16b, v13.16b
+	WORD $0x3dc004cd // ldr q13, [x6, #16]
+	WORD $0x4e8d952c // sdot v12.4s, v9.16b, v13.16b
+	WORD $0x4eb1b98c // addv s12, v12.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0xbd40014d // ldr s13, [x10]
+	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
+	WORD $0x6e2cddcc // fmul v12.4s, v14.4s, v12.4s
+	WORD $0xbd4001ee // ldr s14, [x15]
+	WORD $0x4e2cd5ce // fadd v14.4s, v14.4s, v12.4s
+	WORD $0xbd0001ee // str s14, [x15]
+	WORD $0x4f00040c // movi v12.4s, #0x0
+	WORD $0x3dc000ed // ldr q13, [x7]
+	WORD $0x4e8d950c // sdot v12.4s, v8.16b, v13.16b
+	WORD $0x3dc004ed // ldr q13, [x7, #16]
+	WORD $0x4e8d952c // sdot v12.4s, v9.16b, v13.16b
+	WORD $0x4eb1b98c // addv s12, v12.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0xbd40016d // ldr s13, [x11]
+	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
+	WORD $0x6e2cddcc // fmul v12.4s, v14.4s, v12.4s
+	WORD $0xbd4021ee // ldr s14, [x15, #32]
+	WORD $0x4e2cd5ce // fadd v14.4s, v14.4s, v12.4s
+	WORD $0xbd0021ee // str s14, [x15, #32]
+	WORD $0x4f00040c // movi v12.4s, #0x0
+	WORD $0x3dc0010d // ldr q13, [x8]
+	WORD $0x4e8d950c // sdot v12.4s, v8.16b, v13.16b
+	WORD $0x3dc0050d // ldr q13, [x8, #16]
+	WORD $0x4e8d952c // sdot v12.4s, v9.16b, v13.16b
+	WORD $0x4eb1b98c // addv s12, v12.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0xbd40018d // ldr s13, [x12]
+	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
+	WORD $0x6e2cddcc // fmul v12.4s, v14.4s, v12.4s
+	WORD $0xbd4041ee // ldr s14, [x15, #64]
+	WORD $0x4e2cd5ce // fadd v14.4s, v14.4s, v12.4s
+	WORD $0xbd0041ee // str s14, [x15, #64]
+	WORD $0x4f00040c // movi v12.4s, #0x0
+	WORD $0x3dc0012d // ldr q13, [x9]
+	WORD $0x4e8d950c // sdot v12.4s, v8.16b, v13.16b
+	WORD $0x3dc0052d // ldr q13, [x9, #16]
+	WORD $0x4e8d952c // sdot v12.4s, v9.16b, v13.16b
+	WORD $0x4eb1b98c // addv s12, v12.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0xbd4001ad // ldr s13, [x13]
+	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
+	WORD $0x6e2cddcc // fmul v12.4s, v14.4s, v12.4s
+	WORD $0xbd4061ee // ldr s14, [x15, #96]
+	WORD $0x4e2cd5ce // fadd v14.4s, v14.4s, v12.4s
+	WORD $0xbd0061ee // str s14, [x15, #96]
+	ADD $34, R3, R3
 	ADD $32, R6, R6
 	ADD $4, R10, R10
-	WORD $0x4f00040b // movi v11.4s, #0x0
-	WORD $0x3dc000ec // ldr q12, [x7]
-	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
-	WORD $0x3dc004ec // ldr q12, [x7, #16]
-	WORD $0x4e8c952b // sdot v11.4s, v9.16b, v12.16b
-	WORD $0x4eb1b96b // addv s11, v11.4s
-	WORD $0x5e21d96b // scvtf s11, s11
-	WORD $0xbd40016c // ldr s12, [x11]
-	WORD $0x1e2c094c // fmul s12, s10, s12
-	WORD $0x1e2b098b // fmul s11, s12, s11
-	WORD $0xbd4021ec // ldr s12, [x15, #32]
-	WORD $0x1e2b298c // fadd s12, s12, s11
-	WORD $0xbd0021ec // str s12, [x15, #32]
 	ADD $32, R7, R7
 	ADD $4, R11, R11
-	WORD $0x4f00040b // movi v11.4s, #0x0
-	WORD $0x3dc0010c // ldr q12, [x8]
-	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
-	WORD $0x3dc0050c // ldr q12, [x8, #16]
-	WORD $0x4e8c952b // sdot v11.4s, v9.16b, v12.16b
-	WORD $0x4eb1b96b // addv s11, v11.4s
-	WORD $0x5e21d96b // scvtf s11, s11
-	WORD $0xbd40018c // ldr s12, [x12]
-	WORD $0x1e2c094c // fmul s12, s10, s12
-	WORD $0x1e2b098b // fmul s11, s12, s11
-	WORD $0xbd4041ec // ldr s12, [x15, #64]
-	WORD $0x1e2b298c // fadd s12, s12, s11
-	WORD $0xbd0041ec // str s12, [x15, #64]
 	ADD $32, R8, R8
 	ADD $4, R12, R12
-	WORD $0x4f00040b // movi v11.4s, #0x0
-	WORD $0x3dc0012c // ldr q12, [x9]
-	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
-	WORD $0x3dc0052c // ldr q12, [x9, #16]
-	WORD $0x4e8c952b // sdot v11.4s, v9.16b, v12.16b
-	WORD $0x4eb1b96b // addv s11, v11.4s
-	WORD $0x5e21d96b // scvtf s11, s11
-	WORD $0xbd4001ac // ldr s12, [x13]
-	WORD $0x1e2c094c // fmul s12, s10, s12
-	WORD $0x1e2b098b // fmul s11, s12, s11
-	WORD $0xbd4061ec // ldr s12, [x15, #96]
-	WORD $0x1e2b298c // fadd s12, s12, s11
-	WORD $0xbd0061ec // str s12, [x15, #96]
 	ADD $32, R9, R9
 	ADD $4, R13, R13
-	ADD $34, R3, R3
 	ADD $4, R15, R15
 	SUBS $1, R5, R5
 	BNE one
@@ -3768,6 +8194,4462 @@ join:
 	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
 	WORD $0x6e0640c8 // ext v8.16b, v6.16b, v6.16b, #8
 	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q40RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q40RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	WORD $0x4f00e503 // movi v3.16b, #0x8
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0x7d400064 // ldr h4, [x3]
+	WORD $0x7d402466 // ldr h6, [x3, #18]
+	WORD $0x7d404867 // ldr h7, [x3, #36]
+	WORD $0x7d406c68 // ldr h8, [x3, #54]
+	WORD $0x0e463884 // zip1 v4.4h, v4.4h, v6.4h
+	WORD $0x0e4838e7 // zip1 v7.4h, v7.4h, v8.4h
+	WORD $0x0e873884 // zip1 v4.2s, v4.2s, v7.2s
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x3cc02065 // ldur q5, [x3, #2]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x6e2384a5 // sub v5.16b, v5.16b, v3.16b
+	WORD $0x6e2384c6 // sub v6.16b, v6.16b, v3.16b
+	WORD $0x3cc14067 // ldur q7, [x3, #20]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x6e2384e7 // sub v7.16b, v7.16b, v3.16b
+	WORD $0x6e238508 // sub v8.16b, v8.16b, v3.16b
+	WORD $0x3cc26069 // ldur q9, [x3, #38]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x6e238529 // sub v9.16b, v9.16b, v3.16b
+	WORD $0x6e23854a // sub v10.16b, v10.16b, v3.16b
+	WORD $0x3cc3806b // ldur q11, [x3, #56]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x6e23856b // sub v11.16b, v11.16b, v3.16b
+	WORD $0x6e23858c // sub v12.16b, v12.16b, v3.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0014e // ldr q14, [x10]
+	WORD $0x6e2edc8f // fmul v15.4s, v4.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd400 // fadd v0.4s, v0.4s, v15.4s
+	WORD $0x7d409064 // ldr h4, [x3, #72]
+	WORD $0x7d40b466 // ldr h6, [x3, #90]
+	WORD $0x7d40d867 // ldr h7, [x3, #108]
+	WORD $0x7d40fc68 // ldr h8, [x3, #126]
+	WORD $0x0e463884 // zip1 v4.4h, v4.4h, v6.4h
+	WORD $0x0e4838e7 // zip1 v7.4h, v7.4h, v8.4h
+	WORD $0x0e873884 // zip1 v4.2s, v4.2s, v7.2s
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x3cc4a065 // ldur q5, [x3, #74]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x6e2384a5 // sub v5.16b, v5.16b, v3.16b
+	WORD $0x6e2384c6 // sub v6.16b, v6.16b, v3.16b
+	WORD $0x3cc5c067 // ldur q7, [x3, #92]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x6e2384e7 // sub v7.16b, v7.16b, v3.16b
+	WORD $0x6e238508 // sub v8.16b, v8.16b, v3.16b
+	WORD $0x3cc6e069 // ldur q9, [x3, #110]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x6e238529 // sub v9.16b, v9.16b, v3.16b
+	WORD $0x6e23854a // sub v10.16b, v10.16b, v3.16b
+	WORD $0x3dc0206b // ldr q11, [x3, #128]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x6e23856b // sub v11.16b, v11.16b, v3.16b
+	WORD $0x6e23858c // sub v12.16b, v12.16b, v3.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc028d1 // ldr q17, [x6, #160]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc02cd1 // ldr q17, [x6, #176]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc030d1 // ldr q17, [x6, #192]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc034d1 // ldr q17, [x6, #208]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc038d1 // ldr q17, [x6, #224]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc03cd1 // ldr q17, [x6, #240]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0054e // ldr q14, [x10, #16]
+	WORD $0x6e2edc8f // fmul v15.4s, v4.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
+	ADD $144, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d400066 // ldr h6, [x3]
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
+	WORD $0x3cc02064 // ldur q4, [x3, #2]
+	WORD $0x6f0c0485 // ushr v5.16b, v4.16b, #4
+	WORD $0x4e221c84 // and v4.16b, v4.16b, v2.16b
+	WORD $0x6e238484 // sub v4.16b, v4.16b, v3.16b
+	WORD $0x6e2384a5 // sub v5.16b, v5.16b, v3.16b
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x3dc000c9 // ldr q9, [x6]
+	WORD $0x4e899488 // sdot v8.4s, v4.16b, v9.16b
+	WORD $0x3dc004c9 // ldr q9, [x6, #16]
+	WORD $0x4e8994a8 // sdot v8.4s, v5.16b, v9.16b
+	WORD $0x4eb1b908 // addv s8, v8.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0xbd400149 // ldr s9, [x10]
+	WORD $0x6e29dcca // fmul v10.4s, v6.4s, v9.4s
+	WORD $0x6e28dd48 // fmul v8.4s, v10.4s, v8.4s
+	WORD $0xbd4001ea // ldr s10, [x15]
+	WORD $0x4e28d54a // fadd v10.4s, v10.4s, v8.4s
+	WORD $0xbd0001ea // str s10, [x15]
+	ADD $18, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004004 // ext v4.16b, v0.16b, v0.16b, #8
+	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q40ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q40ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	WORD $0x4f00e509 // movi v9.16b, #0x8
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0x7d40006a // ldr h10, [x3]
+	WORD $0x7d40246c // ldr h12, [x3, #18]
+	WORD $0x7d40486d // ldr h13, [x3, #36]
+	WORD $0x7d406c6e // ldr h14, [x3, #54]
+	WORD $0x0e4c394a // zip1 v10.4h, v10.4h, v12.4h
+	WORD $0x0e4e39ad // zip1 v13.4h, v13.4h, v14.4h
+	WORD $0x0e8d394a // zip1 v10.2s, v10.2s, v13.2s
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x3cc0206b // ldur q11, [x3, #2]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x6e29856b // sub v11.16b, v11.16b, v9.16b
+	WORD $0x6e29858c // sub v12.16b, v12.16b, v9.16b
+	WORD $0x3cc1406d // ldur q13, [x3, #20]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x6e2985ad // sub v13.16b, v13.16b, v9.16b
+	WORD $0x6e2985ce // sub v14.16b, v14.16b, v9.16b
+	WORD $0x3cc2606f // ldur q15, [x3, #38]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x6e2985ef // sub v15.16b, v15.16b, v9.16b
+	WORD $0x6e298610 // sub v16.16b, v16.16b, v9.16b
+	WORD $0x3cc38071 // ldur q17, [x3, #56]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x6e298631 // sub v17.16b, v17.16b, v9.16b
+	WORD $0x6e298652 // sub v18.16b, v18.16b, v9.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000d7 // ldr q23, [x6]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004d7 // ldr q23, [x6, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008d7 // ldr q23, [x6, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cd7 // ldr q23, [x6, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010d7 // ldr q23, [x6, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014d7 // ldr q23, [x6, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018d7 // ldr q23, [x6, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cd7 // ldr q23, [x6, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d400 // fadd v0.4s, v0.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000f7 // ldr q23, [x7]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004f7 // ldr q23, [x7, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008f7 // ldr q23, [x7, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cf7 // ldr q23, [x7, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010f7 // ldr q23, [x7, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014f7 // ldr q23, [x7, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018f7 // ldr q23, [x7, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cf7 // ldr q23, [x7, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00174 // ldr q20, [x11]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d442 // fadd v2.4s, v2.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00117 // ldr q23, [x8]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00517 // ldr q23, [x8, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00917 // ldr q23, [x8, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d17 // ldr q23, [x8, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01117 // ldr q23, [x8, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01517 // ldr q23, [x8, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01917 // ldr q23, [x8, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d17 // ldr q23, [x8, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00194 // ldr q20, [x12]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d484 // fadd v4.4s, v4.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00137 // ldr q23, [x9]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00537 // ldr q23, [x9, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00937 // ldr q23, [x9, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d37 // ldr q23, [x9, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01137 // ldr q23, [x9, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01537 // ldr q23, [x9, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01937 // ldr q23, [x9, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d37 // ldr q23, [x9, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc001b4 // ldr q20, [x13]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4c6 // fadd v6.4s, v6.4s, v21.4s
+	WORD $0x7d40906a // ldr h10, [x3, #72]
+	WORD $0x7d40b46c // ldr h12, [x3, #90]
+	WORD $0x7d40d86d // ldr h13, [x3, #108]
+	WORD $0x7d40fc6e // ldr h14, [x3, #126]
+	WORD $0x0e4c394a // zip1 v10.4h, v10.4h, v12.4h
+	WORD $0x0e4e39ad // zip1 v13.4h, v13.4h, v14.4h
+	WORD $0x0e8d394a // zip1 v10.2s, v10.2s, v13.2s
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x3cc4a06b // ldur q11, [x3, #74]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x6e29856b // sub v11.16b, v11.16b, v9.16b
+	WORD $0x6e29858c // sub v12.16b, v12.16b, v9.16b
+	WORD $0x3cc5c06d // ldur q13, [x3, #92]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x6e2985ad // sub v13.16b, v13.16b, v9.16b
+	WORD $0x6e2985ce // sub v14.16b, v14.16b, v9.16b
+	WORD $0x3cc6e06f // ldur q15, [x3, #110]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x6e2985ef // sub v15.16b, v15.16b, v9.16b
+	WORD $0x6e298610 // sub v16.16b, v16.16b, v9.16b
+	WORD $0x3dc02071 // ldr q17, [x3, #128]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x6e298631 // sub v17.16b, v17.16b, v9.16b
+	WORD $0x6e298652 // sub v18.16b, v18.16b, v9.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020d7 // ldr q23, [x6, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024d7 // ldr q23, [x6, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028d7 // ldr q23, [x6, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cd7 // ldr q23, [x6, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030d7 // ldr q23, [x6, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034d7 // ldr q23, [x6, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038d7 // ldr q23, [x6, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cd7 // ldr q23, [x6, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00554 // ldr q20, [x10, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d421 // fadd v1.4s, v1.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020f7 // ldr q23, [x7, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024f7 // ldr q23, [x7, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028f7 // ldr q23, [x7, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cf7 // ldr q23, [x7, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030f7 // ldr q23, [x7, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034f7 // ldr q23, [x7, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038f7 // ldr q23, [x7, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cf7 // ldr q23, [x7, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00574 // ldr q20, [x11, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d463 // fadd v3.4s, v3.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02117 // ldr q23, [x8, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02517 // ldr q23, [x8, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02917 // ldr q23, [x8, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d17 // ldr q23, [x8, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03117 // ldr q23, [x8, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03517 // ldr q23, [x8, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03917 // ldr q23, [x8, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d17 // ldr q23, [x8, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00594 // ldr q20, [x12, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4a5 // fadd v5.4s, v5.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02137 // ldr q23, [x9, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02537 // ldr q23, [x9, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02937 // ldr q23, [x9, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d37 // ldr q23, [x9, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03137 // ldr q23, [x9, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03537 // ldr q23, [x9, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03937 // ldr q23, [x9, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d37 // ldr q23, [x9, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc005b4 // ldr q20, [x13, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4e7 // fadd v7.4s, v7.4s, v21.4s
+	ADD $144, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d40006c // ldr h12, [x3]
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	WORD $0x3cc0206a // ldur q10, [x3, #2]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e281d4a // and v10.16b, v10.16b, v8.16b
+	WORD $0x6e29854a // sub v10.16b, v10.16b, v9.16b
+	WORD $0x6e29856b // sub v11.16b, v11.16b, v9.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc000cf // ldr q15, [x6]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc004cf // ldr q15, [x6, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40014f // ldr s15, [x10]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4001f0 // ldr s16, [x15]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0001f0 // str s16, [x15]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc000ef // ldr q15, [x7]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc004ef // ldr q15, [x7, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40016f // ldr s15, [x11]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4021f0 // ldr s16, [x15, #32]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0021f0 // str s16, [x15, #32]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc0010f // ldr q15, [x8]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc0050f // ldr q15, [x8, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40018f // ldr s15, [x12]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4041f0 // ldr s16, [x15, #64]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0041f0 // str s16, [x15, #64]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc0012f // ldr q15, [x9]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc0052f // ldr q15, [x9, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd4001af // ldr s15, [x13]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4061f0 // ldr s16, [x15, #96]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0061f0 // str s16, [x15, #96]
+	ADD $18, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400a // ext v10.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2ad400 // fadd v0.4s, v0.4s, v10.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404a // ext v10.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408a // ext v10.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2ad484 // fadd v4.4s, v4.4s, v10.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640ca // ext v10.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q41RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q41RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	MOVD sums+48(FP), R17
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0xbd400063 // ldr s3, [x3]
+	WORD $0xbd401465 // ldr s5, [x3, #20]
+	WORD $0xbd402866 // ldr s6, [x3, #40]
+	WORD $0xbd403c67 // ldr s7, [x3, #60]
+	WORD $0x4e853863 // zip1 v3.4s, v3.4s, v5.4s
+	WORD $0x4e8738c6 // zip1 v6.4s, v6.4s, v7.4s
+	WORD $0x4ec63863 // zip1 v3.2d, v3.2d, v6.2d
+	WORD $0x4e435864 // uzp2 v4.8h, v3.8h, v3.8h
+	WORD $0x4e431863 // uzp1 v3.8h, v3.8h, v3.8h
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
+	WORD $0x3cc04065 // ldur q5, [x3, #4]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x3cc18067 // ldur q7, [x3, #24]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x3cc2c069 // ldur q9, [x3, #44]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x3dc0106b // ldr q11, [x3, #64]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0014e // ldr q14, [x10]
+	WORD $0x6e2edc6f // fmul v15.4s, v3.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd400 // fadd v0.4s, v0.4s, v15.4s
+	WORD $0xfd40022d // ldr d13, [x17]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edc8e // fmul v14.4s, v4.4s, v14.4s
+	WORD $0x6e2dddce // fmul v14.4s, v14.4s, v13.4s
+	WORD $0x4e2ed400 // fadd v0.4s, v0.4s, v14.4s
+	WORD $0xbd405063 // ldr s3, [x3, #80]
+	WORD $0xbd406465 // ldr s5, [x3, #100]
+	WORD $0xbd407866 // ldr s6, [x3, #120]
+	WORD $0xbd408c67 // ldr s7, [x3, #140]
+	WORD $0x4e853863 // zip1 v3.4s, v3.4s, v5.4s
+	WORD $0x4e8738c6 // zip1 v6.4s, v6.4s, v7.4s
+	WORD $0x4ec63863 // zip1 v3.2d, v3.2d, v6.2d
+	WORD $0x4e435864 // uzp2 v4.8h, v3.8h, v3.8h
+	WORD $0x4e431863 // uzp1 v3.8h, v3.8h, v3.8h
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
+	WORD $0x3cc54065 // ldur q5, [x3, #84]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x3cc68067 // ldur q7, [x3, #104]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x3cc7c069 // ldur q9, [x3, #124]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x3dc0246b // ldr q11, [x3, #144]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc028d1 // ldr q17, [x6, #160]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc02cd1 // ldr q17, [x6, #176]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc030d1 // ldr q17, [x6, #192]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc034d1 // ldr q17, [x6, #208]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc038d1 // ldr q17, [x6, #224]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc03cd1 // ldr q17, [x6, #240]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0054e // ldr q14, [x10, #16]
+	WORD $0x6e2edc6f // fmul v15.4s, v3.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
+	WORD $0xfd40062d // ldr d13, [x17, #8]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edc8e // fmul v14.4s, v4.4s, v14.4s
+	WORD $0x6e2dddce // fmul v14.4s, v14.4s, v13.4s
+	WORD $0x4e2ed421 // fadd v1.4s, v1.4s, v14.4s
+	ADD $160, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $16, R17, R17
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0xbd400065 // ldr s5, [x3]
+	WORD $0x4e4558a6 // uzp2 v6.8h, v5.8h, v5.8h
+	WORD $0x4e4518a5 // uzp1 v5.8h, v5.8h, v5.8h
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
+	WORD $0x0e2178a5 // fcvtl v5.4s, v5.4h
+	WORD $0x3cc04063 // ldur q3, [x3, #4]
+	WORD $0x6f0c0464 // ushr v4.16b, v3.16b, #4
+	WORD $0x4e221c63 // and v3.16b, v3.16b, v2.16b
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	WORD $0x3dc000c8 // ldr q8, [x6]
+	WORD $0x4e889467 // sdot v7.4s, v3.16b, v8.16b
+	WORD $0x3dc004c8 // ldr q8, [x6, #16]
+	WORD $0x4e889487 // sdot v7.4s, v4.16b, v8.16b
+	WORD $0x4eb1b8e7 // addv s7, v7.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0xbd400148 // ldr s8, [x10]
+	WORD $0x6e28dca9 // fmul v9.4s, v5.4s, v8.4s
+	WORD $0x6e27dd27 // fmul v7.4s, v9.4s, v7.4s
+	WORD $0xbd4001e9 // ldr s9, [x15]
+	WORD $0x4e27d529 // fadd v9.4s, v9.4s, v7.4s
+	WORD $0x7d400227 // ldr h7, [x17]
+	WORD $0x0f10a4e7 // sxtl v7.4s, v7.4h
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e28dcc8 // fmul v8.4s, v6.4s, v8.4s
+	WORD $0x6e27dd07 // fmul v7.4s, v8.4s, v7.4s
+	WORD $0x4e27d529 // fadd v9.4s, v9.4s, v7.4s
+	WORD $0xbd0001e9 // str s9, [x15]
+	ADD $20, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $2, R17, R17
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004003 // ext v3.16b, v0.16b, v0.16b, #8
+	WORD $0x4e23d400 // fadd v0.4s, v0.4s, v3.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q41ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q41ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	MOVD sums+48(FP), R17
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<1, R17, R19
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<1, R19, R20
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	ADD R5<<1, R20, R21
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0xbd400069 // ldr s9, [x3]
+	WORD $0xbd40146b // ldr s11, [x3, #20]
+	WORD $0xbd40286c // ldr s12, [x3, #40]
+	WORD $0xbd403c6d // ldr s13, [x3, #60]
+	WORD $0x4e8b3929 // zip1 v9.4s, v9.4s, v11.4s
+	WORD $0x4e8d398c // zip1 v12.4s, v12.4s, v13.4s
+	WORD $0x4ecc3929 // zip1 v9.2d, v9.2d, v12.2d
+	WORD $0x4e49592a // uzp2 v10.8h, v9.8h, v9.8h
+	WORD $0x4e491929 // uzp1 v9.8h, v9.8h, v9.8h
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x3cc0406b // ldur q11, [x3, #4]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x3cc1806d // ldur q13, [x3, #24]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x3cc2c06f // ldur q15, [x3, #44]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x3dc01071 // ldr q17, [x3, #64]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000d7 // ldr q23, [x6]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004d7 // ldr q23, [x6, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008d7 // ldr q23, [x6, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cd7 // ldr q23, [x6, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010d7 // ldr q23, [x6, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014d7 // ldr q23, [x6, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018d7 // ldr q23, [x6, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cd7 // ldr q23, [x6, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d400 // fadd v0.4s, v0.4s, v21.4s
+	WORD $0xfd400233 // ldr d19, [x17]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d400 // fadd v0.4s, v0.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000f7 // ldr q23, [x7]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004f7 // ldr q23, [x7, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008f7 // ldr q23, [x7, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cf7 // ldr q23, [x7, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010f7 // ldr q23, [x7, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014f7 // ldr q23, [x7, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018f7 // ldr q23, [x7, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cf7 // ldr q23, [x7, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00174 // ldr q20, [x11]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d442 // fadd v2.4s, v2.4s, v21.4s
+	WORD $0xfd400273 // ldr d19, [x19]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d442 // fadd v2.4s, v2.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00117 // ldr q23, [x8]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00517 // ldr q23, [x8, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00917 // ldr q23, [x8, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d17 // ldr q23, [x8, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01117 // ldr q23, [x8, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01517 // ldr q23, [x8, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01917 // ldr q23, [x8, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d17 // ldr q23, [x8, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00194 // ldr q20, [x12]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d484 // fadd v4.4s, v4.4s, v21.4s
+	WORD $0xfd400293 // ldr d19, [x20]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d484 // fadd v4.4s, v4.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00137 // ldr q23, [x9]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00537 // ldr q23, [x9, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00937 // ldr q23, [x9, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d37 // ldr q23, [x9, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01137 // ldr q23, [x9, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01537 // ldr q23, [x9, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01937 // ldr q23, [x9, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d37 // ldr q23, [x9, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc001b4 // ldr q20, [x13]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4c6 // fadd v6.4s, v6.4s, v21.4s
+	WORD $0xfd4002b3 // ldr d19, [x21]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d4c6 // fadd v6.4s, v6.4s, v20.4s
+	WORD $0xbd405069 // ldr s9, [x3, #80]
+	WORD $0xbd40646b // ldr s11, [x3, #100]
+	WORD $0xbd40786c // ldr s12, [x3, #120]
+	WORD $0xbd408c6d // ldr s13, [x3, #140]
+	WORD $0x4e8b3929 // zip1 v9.4s, v9.4s, v11.4s
+	WORD $0x4e8d398c // zip1 v12.4s, v12.4s, v13.4s
+	WORD $0x4ecc3929 // zip1 v9.2d, v9.2d, v12.2d
+	WORD $0x4e49592a // uzp2 v10.8h, v9.8h, v9.8h
+	WORD $0x4e491929 // uzp1 v9.8h, v9.8h, v9.8h
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x3cc5406b // ldur q11, [x3, #84]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x3cc6806d // ldur q13, [x3, #104]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x3cc7c06f // ldur q15, [x3, #124]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x3dc02471 // ldr q17, [x3, #144]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020d7 // ldr q23, [x6, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024d7 // ldr q23, [x6, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028d7 // ldr q23, [x6, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cd7 // ldr q23, [x6, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030d7 // ldr q23, [x6, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034d7 // ldr q23, [x6, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038d7 // ldr q23, [x6, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cd7 // ldr q23, [x6, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00554 // ldr q20, [x10, #16]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d421 // fadd v1.4s, v1.4s, v21.4s
+	WORD $0xfd400633 // ldr d19, [x17, #8]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d421 // fadd v1.4s, v1.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020f7 // ldr q23, [x7, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024f7 // ldr q23, [x7, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028f7 // ldr q23, [x7, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cf7 // ldr q23, [x7, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030f7 // ldr q23, [x7, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034f7 // ldr q23, [x7, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038f7 // ldr q23, [x7, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cf7 // ldr q23, [x7, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00574 // ldr q20, [x11, #16]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d463 // fadd v3.4s, v3.4s, v21.4s
+	WORD $0xfd400673 // ldr d19, [x19, #8]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d463 // fadd v3.4s, v3.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02117 // ldr q23, [x8, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02517 // ldr q23, [x8, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02917 // ldr q23, [x8, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d17 // ldr q23, [x8, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03117 // ldr q23, [x8, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03517 // ldr q23, [x8, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03917 // ldr q23, [x8, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d17 // ldr q23, [x8, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00594 // ldr q20, [x12, #16]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4a5 // fadd v5.4s, v5.4s, v21.4s
+	WORD $0xfd400693 // ldr d19, [x20, #8]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d4a5 // fadd v5.4s, v5.4s, v20.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02137 // ldr q23, [x9, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02537 // ldr q23, [x9, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02937 // ldr q23, [x9, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d37 // ldr q23, [x9, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03137 // ldr q23, [x9, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03537 // ldr q23, [x9, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03937 // ldr q23, [x9, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d37 // ldr q23, [x9, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc005b4 // ldr q20, [x13, #16]
+	WORD $0x6e34dd35 // fmul v21.4s, v9.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4e7 // fadd v7.4s, v7.4s, v21.4s
+	WORD $0xfd4006b3 // ldr d19, [x21, #8]
+	WORD $0x0f10a673 // sxtl v19.4s, v19.4h
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x6e34dd54 // fmul v20.4s, v10.4s, v20.4s
+	WORD $0x6e33de94 // fmul v20.4s, v20.4s, v19.4s
+	WORD $0x4e34d4e7 // fadd v7.4s, v7.4s, v20.4s
+	ADD $160, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $16, R17, R17
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $16, R19, R19
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $16, R20, R20
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	ADD $16, R21, R21
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0xbd40006b // ldr s11, [x3]
+	WORD $0x4e4b596c // uzp2 v12.8h, v11.8h, v11.8h
+	WORD $0x4e4b196b // uzp1 v11.8h, v11.8h, v11.8h
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	WORD $0x3cc04069 // ldur q9, [x3, #4]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e281d29 // and v9.16b, v9.16b, v8.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000ce // ldr q14, [x6]
+	WORD $0x4e8e952d // sdot v13.4s, v9.16b, v14.16b
+	WORD $0x3dc004ce // ldr q14, [x6, #16]
+	WORD $0x4e8e954d // sdot v13.4s, v10.16b, v14.16b
+	WORD $0x4eb1b9ad // addv s13, v13.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0xbd40014e // ldr s14, [x10]
+	WORD $0x6e2edd6f // fmul v15.4s, v11.4s, v14.4s
+	WORD $0x6e2ddded // fmul v13.4s, v15.4s, v13.4s
+	WORD $0xbd4001ef // ldr s15, [x15]
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0x7d40022d // ldr h13, [x17]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edd8e // fmul v14.4s, v12.4s, v14.4s
+	WORD $0x6e2dddcd // fmul v13.4s, v14.4s, v13.4s
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0xbd0001ef // str s15, [x15]
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000ee // ldr q14, [x7]
+	WORD $0x4e8e952d // sdot v13.4s, v9.16b, v14.16b
+	WORD $0x3dc004ee // ldr q14, [x7, #16]
+	WORD $0x4e8e954d // sdot v13.4s, v10.16b, v14.16b
+	WORD $0x4eb1b9ad // addv s13, v13.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0xbd40016e // ldr s14, [x11]
+	WORD $0x6e2edd6f // fmul v15.4s, v11.4s, v14.4s
+	WORD $0x6e2ddded // fmul v13.4s, v15.4s, v13.4s
+	WORD $0xbd4021ef // ldr s15, [x15, #32]
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0x7d40026d // ldr h13, [x19]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edd8e // fmul v14.4s, v12.4s, v14.4s
+	WORD $0x6e2dddcd // fmul v13.4s, v14.4s, v13.4s
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0xbd0021ef // str s15, [x15, #32]
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc0010e // ldr q14, [x8]
+	WORD $0x4e8e952d // sdot v13.4s, v9.16b, v14.16b
+	WORD $0x3dc0050e // ldr q14, [x8, #16]
+	WORD $0x4e8e954d // sdot v13.4s, v10.16b, v14.16b
+	WORD $0x4eb1b9ad // addv s13, v13.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0xbd40018e // ldr s14, [x12]
+	WORD $0x6e2edd6f // fmul v15.4s, v11.4s, v14.4s
+	WORD $0x6e2ddded // fmul v13.4s, v15.4s, v13.4s
+	WORD $0xbd4041ef // ldr s15, [x15, #64]
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0x7d40028d // ldr h13, [x20]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edd8e // fmul v14.4s, v12.4s, v14.4s
+	WORD $0x6e2dddcd // fmul v13.4s, v14.4s, v13.4s
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0xbd0041ef // str s15, [x15, #64]
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc0012e // ldr q14, [x9]
+	WORD $0x4e8e952d // sdot v13.4s, v9.16b, v14.16b
+	WORD $0x3dc0052e // ldr q14, [x9, #16]
+	WORD $0x4e8e954d // sdot v13.4s, v10.16b, v14.16b
+	WORD $0x4eb1b9ad // addv s13, v13.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0xbd4001ae // ldr s14, [x13]
+	WORD $0x6e2edd6f // fmul v15.4s, v11.4s, v14.4s
+	WORD $0x6e2ddded // fmul v13.4s, v15.4s, v13.4s
+	WORD $0xbd4061ef // ldr s15, [x15, #96]
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0x7d4002ad // ldr h13, [x21]
+	WORD $0x0f10a5ad // sxtl v13.4s, v13.4h
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2edd8e // fmul v14.4s, v12.4s, v14.4s
+	WORD $0x6e2dddcd // fmul v13.4s, v14.4s, v13.4s
+	WORD $0x4e2dd5ef // fadd v15.4s, v15.4s, v13.4s
+	WORD $0xbd0061ef // str s15, [x15, #96]
+	ADD $20, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $2, R17, R17
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $2, R19, R19
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $2, R20, R20
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $2, R21, R21
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004009 // ext v9.16b, v0.16b, v0.16b, #8
+	WORD $0x4e29d400 // fadd v0.4s, v0.4s, v9.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e024049 // ext v9.16b, v2.16b, v2.16b, #8
+	WORD $0x4e29d442 // fadd v2.4s, v2.4s, v9.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e044089 // ext v9.16b, v4.16b, v4.16b, #8
+	WORD $0x4e29d484 // fadd v4.4s, v4.4s, v9.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640c9 // ext v9.16b, v6.16b, v6.16b, #8
+	WORD $0x4e29d4c6 // fadd v6.4s, v6.4s, v9.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q50RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q50RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	MOVD $0x0000000000000000, R26
+	WORD $0x4e081f43 // mov v3.d[0], x26
+	MOVD $0x0101010101010101, R26
+	WORD $0x4e181f43 // mov v3.d[1], x26
+	MOVD $0x0202020202020202, R26
+	WORD $0x4e081f44 // mov v4.d[0], x26
+	MOVD $0x0303030303030303, R26
+	WORD $0x4e181f44 // mov v4.d[1], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e081f45 // mov v5.d[0], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e181f45 // mov v5.d[1], x26
+	WORD $0x4f07e606 // movi v6.16b, #0xf0
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0x7d400067 // ldr h7, [x3]
+	WORD $0x7d402c69 // ldr h9, [x3, #22]
+	WORD $0x7d40586a // ldr h10, [x3, #44]
+	WORD $0x7d40846b // ldr h11, [x3, #66]
+	WORD $0x0e4938e7 // zip1 v7.4h, v7.4h, v9.4h
+	WORD $0x0e4b394a // zip1 v10.4h, v10.4h, v11.4h
+	WORD $0x0e8a38e7 // zip1 v7.2s, v7.2s, v10.2s
+	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
+	WORD $0x3cc06068 // ldur q8, [x3, #6]
+	WORD $0x6f0c0509 // ushr v9.16b, v8.16b, #4
+	WORD $0x4e221d08 // and v8.16b, v8.16b, v2.16b
+	WORD $0xbc402070 // ldur s16, [x3, #2]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d08 // orr v8.16b, v8.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d29 // orr v9.16b, v9.16b, v17.16b
+	WORD $0x3cc1c06a // ldur q10, [x3, #28]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e221d4a // and v10.16b, v10.16b, v2.16b
+	WORD $0xbd401870 // ldr s16, [x3, #24]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d4a // orr v10.16b, v10.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d6b // orr v11.16b, v11.16b, v17.16b
+	WORD $0x3cc3206c // ldur q12, [x3, #50]
+	WORD $0x6f0c058d // ushr v13.16b, v12.16b, #4
+	WORD $0x4e221d8c // and v12.16b, v12.16b, v2.16b
+	WORD $0xbc42e070 // ldur s16, [x3, #46]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d8c // orr v12.16b, v12.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11dad // orr v13.16b, v13.16b, v17.16b
+	WORD $0x3cc4806e // ldur q14, [x3, #72]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e221dce // and v14.16b, v14.16b, v2.16b
+	WORD $0xbd404470 // ldr s16, [x3, #68]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11dce // orr v14.16b, v14.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc000d4 // ldr q20, [x6]
+	WORD $0x4e949510 // sdot v16.4s, v8.16b, v20.16b
+	WORD $0x3dc004d4 // ldr q20, [x6, #16]
+	WORD $0x4e949530 // sdot v16.4s, v9.16b, v20.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc008d4 // ldr q20, [x6, #32]
+	WORD $0x4e949551 // sdot v17.4s, v10.16b, v20.16b
+	WORD $0x3dc00cd4 // ldr q20, [x6, #48]
+	WORD $0x4e949571 // sdot v17.4s, v11.16b, v20.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc010d4 // ldr q20, [x6, #64]
+	WORD $0x4e949592 // sdot v18.4s, v12.16b, v20.16b
+	WORD $0x3dc014d4 // ldr q20, [x6, #80]
+	WORD $0x4e9495b2 // sdot v18.4s, v13.16b, v20.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc018d4 // ldr q20, [x6, #96]
+	WORD $0x4e9495d3 // sdot v19.4s, v14.16b, v20.16b
+	WORD $0x3dc01cd4 // ldr q20, [x6, #112]
+	WORD $0x4e9495f3 // sdot v19.4s, v15.16b, v20.16b
+	WORD $0x4eb1be10 // addp v16.4s, v16.4s, v17.4s
+	WORD $0x4eb3be52 // addp v18.4s, v18.4s, v19.4s
+	WORD $0x4eb2be10 // addp v16.4s, v16.4s, v18.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x6e31dcf2 // fmul v18.4s, v7.4s, v17.4s
+	WORD $0x6e30de52 // fmul v18.4s, v18.4s, v16.4s
+	WORD $0x4e32d400 // fadd v0.4s, v0.4s, v18.4s
+	WORD $0x7d40b067 // ldr h7, [x3, #88]
+	WORD $0x7d40dc69 // ldr h9, [x3, #110]
+	WORD $0x7d41086a // ldr h10, [x3, #132]
+	WORD $0x7d41346b // ldr h11, [x3, #154]
+	WORD $0x0e4938e7 // zip1 v7.4h, v7.4h, v9.4h
+	WORD $0x0e4b394a // zip1 v10.4h, v10.4h, v11.4h
+	WORD $0x0e8a38e7 // zip1 v7.2s, v7.2s, v10.2s
+	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
+	WORD $0x3cc5e068 // ldur q8, [x3, #94]
+	WORD $0x6f0c0509 // ushr v9.16b, v8.16b, #4
+	WORD $0x4e221d08 // and v8.16b, v8.16b, v2.16b
+	WORD $0xbc45a070 // ldur s16, [x3, #90]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d08 // orr v8.16b, v8.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d29 // orr v9.16b, v9.16b, v17.16b
+	WORD $0x3cc7406a // ldur q10, [x3, #116]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e221d4a // and v10.16b, v10.16b, v2.16b
+	WORD $0xbd407070 // ldr s16, [x3, #112]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d4a // orr v10.16b, v10.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d6b // orr v11.16b, v11.16b, v17.16b
+	WORD $0x3cc8a06c // ldur q12, [x3, #138]
+	WORD $0x6f0c058d // ushr v13.16b, v12.16b, #4
+	WORD $0x4e221d8c // and v12.16b, v12.16b, v2.16b
+	WORD $0xbc486070 // ldur s16, [x3, #134]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11d8c // orr v12.16b, v12.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11dad // orr v13.16b, v13.16b, v17.16b
+	WORD $0x3dc0286e // ldr q14, [x3, #160]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e221dce // and v14.16b, v14.16b, v2.16b
+	WORD $0xbd409c70 // ldr s16, [x3, #156]
+	WORD $0x4e030211 // tbl v17.16b, {v16.16b}, v3.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11dce // orr v14.16b, v14.16b, v17.16b
+	WORD $0x4e040211 // tbl v17.16b, {v16.16b}, v4.16b
+	WORD $0x4e258e31 // cmtst v17.16b, v17.16b, v5.16b
+	WORD $0x4e711cd1 // bic v17.16b, v6.16b, v17.16b
+	WORD $0x4eb11def // orr v15.16b, v15.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc020d4 // ldr q20, [x6, #128]
+	WORD $0x4e949510 // sdot v16.4s, v8.16b, v20.16b
+	WORD $0x3dc024d4 // ldr q20, [x6, #144]
+	WORD $0x4e949530 // sdot v16.4s, v9.16b, v20.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc028d4 // ldr q20, [x6, #160]
+	WORD $0x4e949551 // sdot v17.4s, v10.16b, v20.16b
+	WORD $0x3dc02cd4 // ldr q20, [x6, #176]
+	WORD $0x4e949571 // sdot v17.4s, v11.16b, v20.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc030d4 // ldr q20, [x6, #192]
+	WORD $0x4e949592 // sdot v18.4s, v12.16b, v20.16b
+	WORD $0x3dc034d4 // ldr q20, [x6, #208]
+	WORD $0x4e9495b2 // sdot v18.4s, v13.16b, v20.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc038d4 // ldr q20, [x6, #224]
+	WORD $0x4e9495d3 // sdot v19.4s, v14.16b, v20.16b
+	WORD $0x3dc03cd4 // ldr q20, [x6, #240]
+	WORD $0x4e9495f3 // sdot v19.4s, v15.16b, v20.16b
+	WORD $0x4eb1be10 // addp v16.4s, v16.4s, v17.4s
+	WORD $0x4eb3be52 // addp v18.4s, v18.4s, v19.4s
+	WORD $0x4eb2be10 // addp v16.4s, v16.4s, v18.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x3dc00551 // ldr q17, [x10, #16]
+	WORD $0x6e31dcf2 // fmul v18.4s, v7.4s, v17.4s
+	WORD $0x6e30de52 // fmul v18.4s, v18.4s, v16.4s
+	WORD $0x4e32d421 // fadd v1.4s, v1.4s, v18.4s
+	ADD $176, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d400069 // ldr h9, [x3]
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x3cc06067 // ldur q7, [x3, #6]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0xbc40206e // ldur s14, [x3, #2]
+	WORD $0x4e0301cf // tbl v15.16b, {v14.16b}, v3.16b
+	WORD $0x4e258def // cmtst v15.16b, v15.16b, v5.16b
+	WORD $0x4e6f1ccf // bic v15.16b, v6.16b, v15.16b
+	WORD $0x4eaf1ce7 // orr v7.16b, v7.16b, v15.16b
+	WORD $0x4e0401cf // tbl v15.16b, {v14.16b}, v4.16b
+	WORD $0x4e258def // cmtst v15.16b, v15.16b, v5.16b
+	WORD $0x4e6f1ccf // bic v15.16b, v6.16b, v15.16b
+	WORD $0x4eaf1d08 // orr v8.16b, v8.16b, v15.16b
+	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x3dc000cc // ldr q12, [x6]
+	WORD $0x4e8c94eb // sdot v11.4s, v7.16b, v12.16b
+	WORD $0x3dc004cc // ldr q12, [x6, #16]
+	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
+	WORD $0x4eb1b96b // addv s11, v11.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0xbd40014c // ldr s12, [x10]
+	WORD $0x6e2cdd2d // fmul v13.4s, v9.4s, v12.4s
+	WORD $0x6e2bddab // fmul v11.4s, v13.4s, v11.4s
+	WORD $0xbd4001ed // ldr s13, [x15]
+	WORD $0x4e2bd5ad // fadd v13.4s, v13.4s, v11.4s
+	WORD $0xbd0001ed // str s13, [x15]
+	ADD $22, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004007 // ext v7.16b, v0.16b, v0.16b, #8
+	WORD $0x4e27d400 // fadd v0.4s, v0.4s, v7.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q50ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q50ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	MOVD $0x0000000000000000, R26
+	WORD $0x4e081f49 // mov v9.d[0], x26
+	MOVD $0x0101010101010101, R26
+	WORD $0x4e181f49 // mov v9.d[1], x26
+	MOVD $0x0202020202020202, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x0303030303030303, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e081f4b // mov v11.d[0], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e181f4b // mov v11.d[1], x26
+	WORD $0x4f07e60c // movi v12.16b, #0xf0
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0x7d40006d // ldr h13, [x3]
+	WORD $0x7d402c6f // ldr h15, [x3, #22]
+	WORD $0x7d405870 // ldr h16, [x3, #44]
+	WORD $0x7d408471 // ldr h17, [x3, #66]
+	WORD $0x0e4f39ad // zip1 v13.4h, v13.4h, v15.4h
+	WORD $0x0e513a10 // zip1 v16.4h, v16.4h, v17.4h
+	WORD $0x0e9039ad // zip1 v13.2s, v13.2s, v16.2s
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x3cc0606e // ldur q14, [x3, #6]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e281dce // and v14.16b, v14.16b, v8.16b
+	WORD $0xbc402076 // ldur s22, [x3, #2]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71dce // orr v14.16b, v14.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71def // orr v15.16b, v15.16b, v23.16b
+	WORD $0x3cc1c070 // ldur q16, [x3, #28]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e281e10 // and v16.16b, v16.16b, v8.16b
+	WORD $0xbd401876 // ldr s22, [x3, #24]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e10 // orr v16.16b, v16.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e31 // orr v17.16b, v17.16b, v23.16b
+	WORD $0x3cc32072 // ldur q18, [x3, #50]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e281e52 // and v18.16b, v18.16b, v8.16b
+	WORD $0xbc42e076 // ldur s22, [x3, #46]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e52 // orr v18.16b, v18.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e73 // orr v19.16b, v19.16b, v23.16b
+	WORD $0x3cc48074 // ldur q20, [x3, #72]
+	WORD $0x6f0c0695 // ushr v21.16b, v20.16b, #4
+	WORD $0x4e281e94 // and v20.16b, v20.16b, v8.16b
+	WORD $0xbd404476 // ldr s22, [x3, #68]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e94 // orr v20.16b, v20.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71eb5 // orr v21.16b, v21.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc000da // ldr q26, [x6]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc004da // ldr q26, [x6, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc008da // ldr q26, [x6, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00cda // ldr q26, [x6, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc010da // ldr q26, [x6, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc014da // ldr q26, [x6, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc018da // ldr q26, [x6, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01cda // ldr q26, [x6, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00157 // ldr q23, [x10]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc000fa // ldr q26, [x7]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc004fa // ldr q26, [x7, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc008fa // ldr q26, [x7, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00cfa // ldr q26, [x7, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc010fa // ldr q26, [x7, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc014fa // ldr q26, [x7, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc018fa // ldr q26, [x7, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01cfa // ldr q26, [x7, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00177 // ldr q23, [x11]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d442 // fadd v2.4s, v2.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0011a // ldr q26, [x8]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0051a // ldr q26, [x8, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0091a // ldr q26, [x8, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00d1a // ldr q26, [x8, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0111a // ldr q26, [x8, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0151a // ldr q26, [x8, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0191a // ldr q26, [x8, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01d1a // ldr q26, [x8, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00197 // ldr q23, [x12]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0013a // ldr q26, [x9]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0053a // ldr q26, [x9, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0093a // ldr q26, [x9, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00d3a // ldr q26, [x9, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0113a // ldr q26, [x9, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0153a // ldr q26, [x9, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0193a // ldr q26, [x9, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01d3a // ldr q26, [x9, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc001b7 // ldr q23, [x13]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4c6 // fadd v6.4s, v6.4s, v24.4s
+	WORD $0x7d40b06d // ldr h13, [x3, #88]
+	WORD $0x7d40dc6f // ldr h15, [x3, #110]
+	WORD $0x7d410870 // ldr h16, [x3, #132]
+	WORD $0x7d413471 // ldr h17, [x3, #154]
+	WORD $0x0e4f39ad // zip1 v13.4h, v13.4h, v15.4h
+	WORD $0x0e513a10 // zip1 v16.4h, v16.4h, v17.4h
+	WORD $0x0e9039ad // zip1 v13.2s, v13.2s, v16.2s
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x3cc5e06e // ldur q14, [x3, #94]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e281dce // and v14.16b, v14.16b, v8.16b
+	WORD $0xbc45a076 // ldur s22, [x3, #90]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71dce // orr v14.16b, v14.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71def // orr v15.16b, v15.16b, v23.16b
+	WORD $0x3cc74070 // ldur q16, [x3, #116]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e281e10 // and v16.16b, v16.16b, v8.16b
+	WORD $0xbd407076 // ldr s22, [x3, #112]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e10 // orr v16.16b, v16.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e31 // orr v17.16b, v17.16b, v23.16b
+	WORD $0x3cc8a072 // ldur q18, [x3, #138]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e281e52 // and v18.16b, v18.16b, v8.16b
+	WORD $0xbc486076 // ldur s22, [x3, #134]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e52 // orr v18.16b, v18.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e73 // orr v19.16b, v19.16b, v23.16b
+	WORD $0x3dc02874 // ldr q20, [x3, #160]
+	WORD $0x6f0c0695 // ushr v21.16b, v20.16b, #4
+	WORD $0x4e281e94 // and v20.16b, v20.16b, v8.16b
+	WORD $0xbd409c76 // ldr s22, [x3, #156]
+	WORD $0x4e0902d7 // tbl v23.16b, {v22.16b}, v9.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71e94 // orr v20.16b, v20.16b, v23.16b
+	WORD $0x4e0a02d7 // tbl v23.16b, {v22.16b}, v10.16b
+	WORD $0x4e2b8ef7 // cmtst v23.16b, v23.16b, v11.16b
+	WORD $0x4e771d97 // bic v23.16b, v12.16b, v23.16b
+	WORD $0x4eb71eb5 // orr v21.16b, v21.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc020da // ldr q26, [x6, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc024da // ldr q26, [x6, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc028da // ldr q26, [x6, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02cda // ldr q26, [x6, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc030da // ldr q26, [x6, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc034da // ldr q26, [x6, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc038da // ldr q26, [x6, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03cda // ldr q26, [x6, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00557 // ldr q23, [x10, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d421 // fadd v1.4s, v1.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc020fa // ldr q26, [x7, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc024fa // ldr q26, [x7, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc028fa // ldr q26, [x7, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02cfa // ldr q26, [x7, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc030fa // ldr q26, [x7, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc034fa // ldr q26, [x7, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc038fa // ldr q26, [x7, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03cfa // ldr q26, [x7, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00577 // ldr q23, [x11, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d463 // fadd v3.4s, v3.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0211a // ldr q26, [x8, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0251a // ldr q26, [x8, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0291a // ldr q26, [x8, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02d1a // ldr q26, [x8, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0311a // ldr q26, [x8, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0351a // ldr q26, [x8, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0391a // ldr q26, [x8, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03d1a // ldr q26, [x8, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00597 // ldr q23, [x12, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4a5 // fadd v5.4s, v5.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0213a // ldr q26, [x9, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0253a // ldr q26, [x9, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0293a // ldr q26, [x9, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02d3a // ldr q26, [x9, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0313a // ldr q26, [x9, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0353a // ldr q26, [x9, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0393a // ldr q26, [x9, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03d3a // ldr q26, [x9, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc005b7 // ldr q23, [x13, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4e7 // fadd v7.4s, v7.4s, v24.4s
+	ADD $176, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d40006f // ldr h15, [x3]
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x3cc0606d // ldur q13, [x3, #6]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0xbc402074 // ldur s20, [x3, #2]
+	WORD $0x4e090295 // tbl v21.16b, {v20.16b}, v9.16b
+	WORD $0x4e2b8eb5 // cmtst v21.16b, v21.16b, v11.16b
+	WORD $0x4e751d95 // bic v21.16b, v12.16b, v21.16b
+	WORD $0x4eb51dad // orr v13.16b, v13.16b, v21.16b
+	WORD $0x4e0a0295 // tbl v21.16b, {v20.16b}, v10.16b
+	WORD $0x4e2b8eb5 // cmtst v21.16b, v21.16b, v11.16b
+	WORD $0x4e751d95 // bic v21.16b, v12.16b, v21.16b
+	WORD $0x4eb51dce // orr v14.16b, v14.16b, v21.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400152 // ldr s18, [x10]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4001f3 // ldr s19, [x15]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0001f3 // str s19, [x15]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000f2 // ldr q18, [x7]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400172 // ldr s18, [x11]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4021f3 // ldr s19, [x15, #32]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0021f3 // str s19, [x15, #32]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00112 // ldr q18, [x8]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400192 // ldr s18, [x12]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4041f3 // ldr s19, [x15, #64]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0041f3 // str s19, [x15, #64]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00132 // ldr q18, [x9]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd4001b2 // ldr s18, [x13]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4061f3 // ldr s19, [x15, #96]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0061f3 // str s19, [x15, #96]
+	ADD $22, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400d // ext v13.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2dd400 // fadd v0.4s, v0.4s, v13.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404d // ext v13.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2dd442 // fadd v2.4s, v2.4s, v13.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408d // ext v13.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2dd484 // fadd v4.4s, v4.4s, v13.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640cd // ext v13.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2dd4c6 // fadd v6.4s, v6.4s, v13.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q51RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q51RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	MOVD $0x0000000000000000, R26
+	WORD $0x4e081f43 // mov v3.d[0], x26
+	MOVD $0x0101010101010101, R26
+	WORD $0x4e181f43 // mov v3.d[1], x26
+	MOVD $0x0202020202020202, R26
+	WORD $0x4e081f44 // mov v4.d[0], x26
+	MOVD $0x0303030303030303, R26
+	WORD $0x4e181f44 // mov v4.d[1], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e081f45 // mov v5.d[0], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e181f45 // mov v5.d[1], x26
+	WORD $0x4f00e606 // movi v6.16b, #0x10
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	MOVD sums+48(FP), R17
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0xbd400067 // ldr s7, [x3]
+	WORD $0xbd401869 // ldr s9, [x3, #24]
+	WORD $0xbd40306a // ldr s10, [x3, #48]
+	WORD $0xbd40486b // ldr s11, [x3, #72]
+	WORD $0x4e8938e7 // zip1 v7.4s, v7.4s, v9.4s
+	WORD $0x4e8b394a // zip1 v10.4s, v10.4s, v11.4s
+	WORD $0x4eca38e7 // zip1 v7.2d, v7.2d, v10.2d
+	WORD $0x4e4758e8 // uzp2 v8.8h, v7.8h, v7.8h
+	WORD $0x4e4718e7 // uzp1 v7.8h, v7.8h, v7.8h
+	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
+	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
+	WORD $0x3cc08069 // ldur q9, [x3, #8]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0xbd400471 // ldr s17, [x3, #4]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d29 // orr v9.16b, v9.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d4a // orr v10.16b, v10.16b, v18.16b
+	WORD $0x3dc0086b // ldr q11, [x3, #32]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0xbd401c71 // ldr s17, [x3, #28]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d6b // orr v11.16b, v11.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d8c // orr v12.16b, v12.16b, v18.16b
+	WORD $0x3cc3806d // ldur q13, [x3, #56]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e221dad // and v13.16b, v13.16b, v2.16b
+	WORD $0xbd403471 // ldr s17, [x3, #52]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21dad // orr v13.16b, v13.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21dce // orr v14.16b, v14.16b, v18.16b
+	WORD $0x3dc0146f // ldr q15, [x3, #80]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e221def // and v15.16b, v15.16b, v2.16b
+	WORD $0xbd404c71 // ldr s17, [x3, #76]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21def // orr v15.16b, v15.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21e10 // orr v16.16b, v16.16b, v18.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000d5 // ldr q21, [x6]
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
+	WORD $0x3dc004d5 // ldr q21, [x6, #16]
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc008d5 // ldr q21, [x6, #32]
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
+	WORD $0x3dc00cd5 // ldr q21, [x6, #48]
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc010d5 // ldr q21, [x6, #64]
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
+	WORD $0x3dc014d5 // ldr q21, [x6, #80]
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc018d5 // ldr q21, [x6, #96]
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
+	WORD $0x3dc01cd5 // ldr q21, [x6, #112]
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00152 // ldr q18, [x10]
+	WORD $0x6e32dcf3 // fmul v19.4s, v7.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d400 // fadd v0.4s, v0.4s, v19.4s
+	WORD $0xfd400231 // ldr d17, [x17]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32dd12 // fmul v18.4s, v8.4s, v18.4s
+	WORD $0x6e31de52 // fmul v18.4s, v18.4s, v17.4s
+	WORD $0x4e32d400 // fadd v0.4s, v0.4s, v18.4s
+	WORD $0xbd406067 // ldr s7, [x3, #96]
+	WORD $0xbd407869 // ldr s9, [x3, #120]
+	WORD $0xbd40906a // ldr s10, [x3, #144]
+	WORD $0xbd40a86b // ldr s11, [x3, #168]
+	WORD $0x4e8938e7 // zip1 v7.4s, v7.4s, v9.4s
+	WORD $0x4e8b394a // zip1 v10.4s, v10.4s, v11.4s
+	WORD $0x4eca38e7 // zip1 v7.2d, v7.2d, v10.2d
+	WORD $0x4e4758e8 // uzp2 v8.8h, v7.8h, v7.8h
+	WORD $0x4e4718e7 // uzp1 v7.8h, v7.8h, v7.8h
+	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
+	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
+	WORD $0x3cc68069 // ldur q9, [x3, #104]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0xbd406471 // ldr s17, [x3, #100]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d29 // orr v9.16b, v9.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d4a // orr v10.16b, v10.16b, v18.16b
+	WORD $0x3dc0206b // ldr q11, [x3, #128]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0xbd407c71 // ldr s17, [x3, #124]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d6b // orr v11.16b, v11.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21d8c // orr v12.16b, v12.16b, v18.16b
+	WORD $0x3cc9806d // ldur q13, [x3, #152]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e221dad // and v13.16b, v13.16b, v2.16b
+	WORD $0xbd409471 // ldr s17, [x3, #148]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21dad // orr v13.16b, v13.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21dce // orr v14.16b, v14.16b, v18.16b
+	WORD $0x3dc02c6f // ldr q15, [x3, #176]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e221def // and v15.16b, v15.16b, v2.16b
+	WORD $0xbd40ac71 // ldr s17, [x3, #172]
+	WORD $0x4e030232 // tbl v18.16b, {v17.16b}, v3.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21def // orr v15.16b, v15.16b, v18.16b
+	WORD $0x4e040232 // tbl v18.16b, {v17.16b}, v4.16b
+	WORD $0x4e258e52 // cmtst v18.16b, v18.16b, v5.16b
+	WORD $0x4e321cd2 // and v18.16b, v6.16b, v18.16b
+	WORD $0x4eb21e10 // orr v16.16b, v16.16b, v18.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc020d5 // ldr q21, [x6, #128]
+	WORD $0x4e959531 // sdot v17.4s, v9.16b, v21.16b
+	WORD $0x3dc024d5 // ldr q21, [x6, #144]
+	WORD $0x4e959551 // sdot v17.4s, v10.16b, v21.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc028d5 // ldr q21, [x6, #160]
+	WORD $0x4e959572 // sdot v18.4s, v11.16b, v21.16b
+	WORD $0x3dc02cd5 // ldr q21, [x6, #176]
+	WORD $0x4e959592 // sdot v18.4s, v12.16b, v21.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc030d5 // ldr q21, [x6, #192]
+	WORD $0x4e9595b3 // sdot v19.4s, v13.16b, v21.16b
+	WORD $0x3dc034d5 // ldr q21, [x6, #208]
+	WORD $0x4e9595d3 // sdot v19.4s, v14.16b, v21.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc038d5 // ldr q21, [x6, #224]
+	WORD $0x4e9595f4 // sdot v20.4s, v15.16b, v21.16b
+	WORD $0x3dc03cd5 // ldr q21, [x6, #240]
+	WORD $0x4e959614 // sdot v20.4s, v16.16b, v21.16b
+	WORD $0x4eb2be31 // addp v17.4s, v17.4s, v18.4s
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb3be31 // addp v17.4s, v17.4s, v19.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x3dc00552 // ldr q18, [x10, #16]
+	WORD $0x6e32dcf3 // fmul v19.4s, v7.4s, v18.4s
+	WORD $0x6e31de73 // fmul v19.4s, v19.4s, v17.4s
+	WORD $0x4e33d421 // fadd v1.4s, v1.4s, v19.4s
+	WORD $0xfd400631 // ldr d17, [x17, #8]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32dd12 // fmul v18.4s, v8.4s, v18.4s
+	WORD $0x6e31de52 // fmul v18.4s, v18.4s, v17.4s
+	WORD $0x4e32d421 // fadd v1.4s, v1.4s, v18.4s
+	ADD $192, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $16, R17, R17
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0xbd400069 // ldr s9, [x3]
+	WORD $0x4e49592a // uzp2 v10.8h, v9.8h, v9.8h
+	WORD $0x4e491929 // uzp1 v9.8h, v9.8h, v9.8h
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x3cc08067 // ldur q7, [x3, #8]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0xbd40046e // ldr s14, [x3, #4]
+	WORD $0x4e0301cf // tbl v15.16b, {v14.16b}, v3.16b
+	WORD $0x4e258def // cmtst v15.16b, v15.16b, v5.16b
+	WORD $0x4e2f1ccf // and v15.16b, v6.16b, v15.16b
+	WORD $0x4eaf1ce7 // orr v7.16b, v7.16b, v15.16b
+	WORD $0x4e0401cf // tbl v15.16b, {v14.16b}, v4.16b
+	WORD $0x4e258def // cmtst v15.16b, v15.16b, v5.16b
+	WORD $0x4e2f1ccf // and v15.16b, v6.16b, v15.16b
+	WORD $0x4eaf1d08 // orr v8.16b, v8.16b, v15.16b
+	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x3dc000cc // ldr q12, [x6]
+	WORD $0x4e8c94eb // sdot v11.4s, v7.16b, v12.16b
+	WORD $0x3dc004cc // ldr q12, [x6, #16]
+	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
+	WORD $0x4eb1b96b // addv s11, v11.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0xbd40014c // ldr s12, [x10]
+	WORD $0x6e2cdd2d // fmul v13.4s, v9.4s, v12.4s
+	WORD $0x6e2bddab // fmul v11.4s, v13.4s, v11.4s
+	WORD $0xbd4001ed // ldr s13, [x15]
+	WORD $0x4e2bd5ad // fadd v13.4s, v13.4s, v11.4s
+	WORD $0x7d40022b // ldr h11, [x17]
+	WORD $0x0f10a56b // sxtl v11.4s, v11.4h
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e2cdd4c // fmul v12.4s, v10.4s, v12.4s
+	WORD $0x6e2bdd8b // fmul v11.4s, v12.4s, v11.4s
+	WORD $0x4e2bd5ad // fadd v13.4s, v13.4s, v11.4s
+	WORD $0xbd0001ed // str s13, [x15]
+	ADD $24, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $2, R17, R17
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004007 // ext v7.16b, v0.16b, v0.16b, #8
+	WORD $0x4e27d400 // fadd v0.4s, v0.4s, v7.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func q51ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·q51ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	MOVD $0x0000000000000000, R26
+	WORD $0x4e081f49 // mov v9.d[0], x26
+	MOVD $0x0101010101010101, R26
+	WORD $0x4e181f49 // mov v9.d[1], x26
+	MOVD $0x0202020202020202, R26
+	WORD $0x4e081f4a // mov v10.d[0], x26
+	MOVD $0x0303030303030303, R26
+	WORD $0x4e181f4a // mov v10.d[1], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e081f4b // mov v11.d[0], x26
+	MOVD $0x8040201008040201, R26
+	WORD $0x4e181f4b // mov v11.d[1], x26
+	WORD $0x4f00e60c // movi v12.16b, #0x10
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	MOVD sums+48(FP), R17
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<1, R17, R19
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<1, R19, R20
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	ADD R5<<1, R20, R21
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0xbd40006d // ldr s13, [x3]
+	WORD $0xbd40186f // ldr s15, [x3, #24]
+	WORD $0xbd403070 // ldr s16, [x3, #48]
+	WORD $0xbd404871 // ldr s17, [x3, #72]
+	WORD $0x4e8f39ad // zip1 v13.4s, v13.4s, v15.4s
+	WORD $0x4e913a10 // zip1 v16.4s, v16.4s, v17.4s
+	WORD $0x4ed039ad // zip1 v13.2d, v13.2d, v16.2d
+	WORD $0x4e4d59ae // uzp2 v14.8h, v13.8h, v13.8h
+	WORD $0x4e4d19ad // uzp1 v13.8h, v13.8h, v13.8h
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x3cc0806f // ldur q15, [x3, #8]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0xbd400477 // ldr s23, [x3, #4]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81def // orr v15.16b, v15.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e10 // orr v16.16b, v16.16b, v24.16b
+	WORD $0x3dc00871 // ldr q17, [x3, #32]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0xbd401c77 // ldr s23, [x3, #28]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e31 // orr v17.16b, v17.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e52 // orr v18.16b, v18.16b, v24.16b
+	WORD $0x3cc38073 // ldur q19, [x3, #56]
+	WORD $0x6f0c0674 // ushr v20.16b, v19.16b, #4
+	WORD $0x4e281e73 // and v19.16b, v19.16b, v8.16b
+	WORD $0xbd403477 // ldr s23, [x3, #52]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e73 // orr v19.16b, v19.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e94 // orr v20.16b, v20.16b, v24.16b
+	WORD $0x3dc01475 // ldr q21, [x3, #80]
+	WORD $0x6f0c06b6 // ushr v22.16b, v21.16b, #4
+	WORD $0x4e281eb5 // and v21.16b, v21.16b, v8.16b
+	WORD $0xbd404c77 // ldr s23, [x3, #76]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81eb5 // orr v21.16b, v21.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81ed6 // orr v22.16b, v22.16b, v24.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc000db // ldr q27, [x6]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc004db // ldr q27, [x6, #16]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc008db // ldr q27, [x6, #32]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc00cdb // ldr q27, [x6, #48]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc010db // ldr q27, [x6, #64]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc014db // ldr q27, [x6, #80]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc018db // ldr q27, [x6, #96]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc01cdb // ldr q27, [x6, #112]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00158 // ldr q24, [x10]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d400 // fadd v0.4s, v0.4s, v25.4s
+	WORD $0xfd400237 // ldr d23, [x17]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc000fb // ldr q27, [x7]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc004fb // ldr q27, [x7, #16]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc008fb // ldr q27, [x7, #32]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc00cfb // ldr q27, [x7, #48]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc010fb // ldr q27, [x7, #64]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc014fb // ldr q27, [x7, #80]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc018fb // ldr q27, [x7, #96]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc01cfb // ldr q27, [x7, #112]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00178 // ldr q24, [x11]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d442 // fadd v2.4s, v2.4s, v25.4s
+	WORD $0xfd400277 // ldr d23, [x19]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d442 // fadd v2.4s, v2.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0011b // ldr q27, [x8]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc0051b // ldr q27, [x8, #16]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0091b // ldr q27, [x8, #32]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc00d1b // ldr q27, [x8, #48]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0111b // ldr q27, [x8, #64]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc0151b // ldr q27, [x8, #80]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc0191b // ldr q27, [x8, #96]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc01d1b // ldr q27, [x8, #112]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00198 // ldr q24, [x12]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d484 // fadd v4.4s, v4.4s, v25.4s
+	WORD $0xfd400297 // ldr d23, [x20]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0013b // ldr q27, [x9]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc0053b // ldr q27, [x9, #16]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0093b // ldr q27, [x9, #32]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc00d3b // ldr q27, [x9, #48]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0113b // ldr q27, [x9, #64]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc0153b // ldr q27, [x9, #80]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc0193b // ldr q27, [x9, #96]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc01d3b // ldr q27, [x9, #112]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc001b8 // ldr q24, [x13]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d4c6 // fadd v6.4s, v6.4s, v25.4s
+	WORD $0xfd4002b7 // ldr d23, [x21]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d4c6 // fadd v6.4s, v6.4s, v24.4s
+	WORD $0xbd40606d // ldr s13, [x3, #96]
+	WORD $0xbd40786f // ldr s15, [x3, #120]
+	WORD $0xbd409070 // ldr s16, [x3, #144]
+	WORD $0xbd40a871 // ldr s17, [x3, #168]
+	WORD $0x4e8f39ad // zip1 v13.4s, v13.4s, v15.4s
+	WORD $0x4e913a10 // zip1 v16.4s, v16.4s, v17.4s
+	WORD $0x4ed039ad // zip1 v13.2d, v13.2d, v16.2d
+	WORD $0x4e4d59ae // uzp2 v14.8h, v13.8h, v13.8h
+	WORD $0x4e4d19ad // uzp1 v13.8h, v13.8h, v13.8h
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x3cc6806f // ldur q15, [x3, #104]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0xbd406477 // ldr s23, [x3, #100]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81def // orr v15.16b, v15.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e10 // orr v16.16b, v16.16b, v24.16b
+	WORD $0x3dc02071 // ldr q17, [x3, #128]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0xbd407c77 // ldr s23, [x3, #124]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e31 // orr v17.16b, v17.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e52 // orr v18.16b, v18.16b, v24.16b
+	WORD $0x3cc98073 // ldur q19, [x3, #152]
+	WORD $0x6f0c0674 // ushr v20.16b, v19.16b, #4
+	WORD $0x4e281e73 // and v19.16b, v19.16b, v8.16b
+	WORD $0xbd409477 // ldr s23, [x3, #148]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e73 // orr v19.16b, v19.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81e94 // orr v20.16b, v20.16b, v24.16b
+	WORD $0x3dc02c75 // ldr q21, [x3, #176]
+	WORD $0x6f0c06b6 // ushr v22.16b, v21.16b, #4
+	WORD $0x4e281eb5 // and v21.16b, v21.16b, v8.16b
+	WORD $0xbd40ac77 // ldr s23, [x3, #172]
+	WORD $0x4e0902f8 // tbl v24.16b, {v23.16b}, v9.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81eb5 // orr v21.16b, v21.16b, v24.16b
+	WORD $0x4e0a02f8 // tbl v24.16b, {v23.16b}, v10.16b
+	WORD $0x4e2b8f18 // cmtst v24.16b, v24.16b, v11.16b
+	WORD $0x4e381d98 // and v24.16b, v12.16b, v24.16b
+	WORD $0x4eb81ed6 // orr v22.16b, v22.16b, v24.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc020db // ldr q27, [x6, #128]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc024db // ldr q27, [x6, #144]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc028db // ldr q27, [x6, #160]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc02cdb // ldr q27, [x6, #176]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc030db // ldr q27, [x6, #192]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc034db // ldr q27, [x6, #208]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc038db // ldr q27, [x6, #224]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc03cdb // ldr q27, [x6, #240]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00558 // ldr q24, [x10, #16]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	WORD $0xfd400637 // ldr d23, [x17, #8]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d421 // fadd v1.4s, v1.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc020fb // ldr q27, [x7, #128]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc024fb // ldr q27, [x7, #144]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc028fb // ldr q27, [x7, #160]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc02cfb // ldr q27, [x7, #176]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc030fb // ldr q27, [x7, #192]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc034fb // ldr q27, [x7, #208]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc038fb // ldr q27, [x7, #224]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc03cfb // ldr q27, [x7, #240]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00578 // ldr q24, [x11, #16]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d463 // fadd v3.4s, v3.4s, v25.4s
+	WORD $0xfd400677 // ldr d23, [x19, #8]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d463 // fadd v3.4s, v3.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0211b // ldr q27, [x8, #128]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc0251b // ldr q27, [x8, #144]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0291b // ldr q27, [x8, #160]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc02d1b // ldr q27, [x8, #176]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0311b // ldr q27, [x8, #192]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc0351b // ldr q27, [x8, #208]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc0391b // ldr q27, [x8, #224]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc03d1b // ldr q27, [x8, #240]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc00598 // ldr q24, [x12, #16]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
+	WORD $0xfd400697 // ldr d23, [x20, #8]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d4a5 // fadd v5.4s, v5.4s, v24.4s
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0213b // ldr q27, [x9, #128]
+	WORD $0x4e9b95f7 // sdot v23.4s, v15.16b, v27.16b
+	WORD $0x3dc0253b // ldr q27, [x9, #144]
+	WORD $0x4e9b9617 // sdot v23.4s, v16.16b, v27.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0293b // ldr q27, [x9, #160]
+	WORD $0x4e9b9638 // sdot v24.4s, v17.16b, v27.16b
+	WORD $0x3dc02d3b // ldr q27, [x9, #176]
+	WORD $0x4e9b9658 // sdot v24.4s, v18.16b, v27.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0313b // ldr q27, [x9, #192]
+	WORD $0x4e9b9679 // sdot v25.4s, v19.16b, v27.16b
+	WORD $0x3dc0353b // ldr q27, [x9, #208]
+	WORD $0x4e9b9699 // sdot v25.4s, v20.16b, v27.16b
+	WORD $0x4f00041a // movi v26.4s, #0x0
+	WORD $0x3dc0393b // ldr q27, [x9, #224]
+	WORD $0x4e9b96ba // sdot v26.4s, v21.16b, v27.16b
+	WORD $0x3dc03d3b // ldr q27, [x9, #240]
+	WORD $0x4e9b96da // sdot v26.4s, v22.16b, v27.16b
+	WORD $0x4eb8bef7 // addp v23.4s, v23.4s, v24.4s
+	WORD $0x4ebabf39 // addp v25.4s, v25.4s, v26.4s
+	WORD $0x4eb9bef7 // addp v23.4s, v23.4s, v25.4s
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x3dc005b8 // ldr q24, [x13, #16]
+	WORD $0x6e38ddb9 // fmul v25.4s, v13.4s, v24.4s
+	WORD $0x6e37df39 // fmul v25.4s, v25.4s, v23.4s
+	WORD $0x4e39d4e7 // fadd v7.4s, v7.4s, v25.4s
+	WORD $0xfd4006b7 // ldr d23, [x21, #8]
+	WORD $0x0f10a6f7 // sxtl v23.4s, v23.4h
+	WORD $0x4e21daf7 // scvtf v23.4s, v23.4s
+	WORD $0x6e38ddd8 // fmul v24.4s, v14.4s, v24.4s
+	WORD $0x6e37df18 // fmul v24.4s, v24.4s, v23.4s
+	WORD $0x4e38d4e7 // fadd v7.4s, v7.4s, v24.4s
+	ADD $192, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $16, R17, R17
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $16, R19, R19
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $16, R20, R20
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	ADD $16, R21, R21
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0xbd40006f // ldr s15, [x3]
+	WORD $0x4e4f59f0 // uzp2 v16.8h, v15.8h, v15.8h
+	WORD $0x4e4f19ef // uzp1 v15.8h, v15.8h, v15.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x3cc0806d // ldur q13, [x3, #8]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0xbd400474 // ldr s20, [x3, #4]
+	WORD $0x4e090295 // tbl v21.16b, {v20.16b}, v9.16b
+	WORD $0x4e2b8eb5 // cmtst v21.16b, v21.16b, v11.16b
+	WORD $0x4e351d95 // and v21.16b, v12.16b, v21.16b
+	WORD $0x4eb51dad // orr v13.16b, v13.16b, v21.16b
+	WORD $0x4e0a0295 // tbl v21.16b, {v20.16b}, v10.16b
+	WORD $0x4e2b8eb5 // cmtst v21.16b, v21.16b, v11.16b
+	WORD $0x4e351d95 // and v21.16b, v12.16b, v21.16b
+	WORD $0x4eb51dce // orr v14.16b, v14.16b, v21.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400152 // ldr s18, [x10]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4001f3 // ldr s19, [x15]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0x7d400231 // ldr h17, [x17]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32de12 // fmul v18.4s, v16.4s, v18.4s
+	WORD $0x6e31de51 // fmul v17.4s, v18.4s, v17.4s
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0001f3 // str s19, [x15]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000f2 // ldr q18, [x7]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400172 // ldr s18, [x11]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4021f3 // ldr s19, [x15, #32]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0x7d400271 // ldr h17, [x19]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32de12 // fmul v18.4s, v16.4s, v18.4s
+	WORD $0x6e31de51 // fmul v17.4s, v18.4s, v17.4s
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0021f3 // str s19, [x15, #32]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00112 // ldr q18, [x8]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400192 // ldr s18, [x12]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4041f3 // ldr s19, [x15, #64]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0x7d400291 // ldr h17, [x20]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32de12 // fmul v18.4s, v16.4s, v18.4s
+	WORD $0x6e31de51 // fmul v17.4s, v18.4s, v17.4s
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0041f3 // str s19, [x15, #64]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00132 // ldr q18, [x9]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd4001b2 // ldr s18, [x13]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4061f3 // ldr s19, [x15, #96]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0x7d4002b1 // ldr h17, [x21]
+	WORD $0x0f10a631 // sxtl v17.4s, v17.4h
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x6e32de12 // fmul v18.4s, v16.4s, v18.4s
+	WORD $0x6e31de51 // fmul v17.4s, v18.4s, v17.4s
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0061f3 // str s19, [x15, #96]
+	ADD $24, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $2, R17, R17
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $2, R19, R19
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $2, R20, R20
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $2, R21, R21
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400d // ext v13.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2dd400 // fadd v0.4s, v0.4s, v13.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404d // ext v13.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2dd442 // fadd v2.4s, v2.4s, v13.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408d // ext v13.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2dd484 // fadd v4.4s, v4.4s, v13.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640cd // ext v13.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2dd4c6 // fadd v6.4s, v6.4s, v13.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func iq4nlRowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·iq4nlRowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	MOVD $0xf6eaddcfbfad9881, R26
+	WORD $0x4e081f43 // mov v3.d[0], x26
+	MOVD $0x7159453526190d01, R26
+	WORD $0x4e181f43 // mov v3.d[1], x26
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0x7d400064 // ldr h4, [x3]
+	WORD $0x7d402466 // ldr h6, [x3, #18]
+	WORD $0x7d404867 // ldr h7, [x3, #36]
+	WORD $0x7d406c68 // ldr h8, [x3, #54]
+	WORD $0x0e463884 // zip1 v4.4h, v4.4h, v6.4h
+	WORD $0x0e4838e7 // zip1 v7.4h, v7.4h, v8.4h
+	WORD $0x0e873884 // zip1 v4.2s, v4.2s, v7.2s
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x3cc02065 // ldur q5, [x3, #2]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x4e050065 // tbl v5.16b, {v3.16b}, v5.16b
+	WORD $0x4e060066 // tbl v6.16b, {v3.16b}, v6.16b
+	WORD $0x3cc14067 // ldur q7, [x3, #20]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x4e070067 // tbl v7.16b, {v3.16b}, v7.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x3cc26069 // ldur q9, [x3, #38]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x4e090069 // tbl v9.16b, {v3.16b}, v9.16b
+	WORD $0x4e0a006a // tbl v10.16b, {v3.16b}, v10.16b
+	WORD $0x3cc3806b // ldur q11, [x3, #56]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x4e0b006b // tbl v11.16b, {v3.16b}, v11.16b
+	WORD $0x4e0c006c // tbl v12.16b, {v3.16b}, v12.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc000d1 // ldr q17, [x6]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc004d1 // ldr q17, [x6, #16]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc008d1 // ldr q17, [x6, #32]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc00cd1 // ldr q17, [x6, #48]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc010d1 // ldr q17, [x6, #64]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc014d1 // ldr q17, [x6, #80]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc018d1 // ldr q17, [x6, #96]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc01cd1 // ldr q17, [x6, #112]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0014e // ldr q14, [x10]
+	WORD $0x6e2edc8f // fmul v15.4s, v4.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd400 // fadd v0.4s, v0.4s, v15.4s
+	WORD $0x7d409064 // ldr h4, [x3, #72]
+	WORD $0x7d40b466 // ldr h6, [x3, #90]
+	WORD $0x7d40d867 // ldr h7, [x3, #108]
+	WORD $0x7d40fc68 // ldr h8, [x3, #126]
+	WORD $0x0e463884 // zip1 v4.4h, v4.4h, v6.4h
+	WORD $0x0e4838e7 // zip1 v7.4h, v7.4h, v8.4h
+	WORD $0x0e873884 // zip1 v4.2s, v4.2s, v7.2s
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x3cc4a065 // ldur q5, [x3, #74]
+	WORD $0x6f0c04a6 // ushr v6.16b, v5.16b, #4
+	WORD $0x4e221ca5 // and v5.16b, v5.16b, v2.16b
+	WORD $0x4e050065 // tbl v5.16b, {v3.16b}, v5.16b
+	WORD $0x4e060066 // tbl v6.16b, {v3.16b}, v6.16b
+	WORD $0x3cc5c067 // ldur q7, [x3, #92]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x4e070067 // tbl v7.16b, {v3.16b}, v7.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x3cc6e069 // ldur q9, [x3, #110]
+	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #4
+	WORD $0x4e221d29 // and v9.16b, v9.16b, v2.16b
+	WORD $0x4e090069 // tbl v9.16b, {v3.16b}, v9.16b
+	WORD $0x4e0a006a // tbl v10.16b, {v3.16b}, v10.16b
+	WORD $0x3dc0206b // ldr q11, [x3, #128]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e221d6b // and v11.16b, v11.16b, v2.16b
+	WORD $0x4e0b006b // tbl v11.16b, {v3.16b}, v11.16b
+	WORD $0x4e0c006c // tbl v12.16b, {v3.16b}, v12.16b
+	WORD $0x4f00040d // movi v13.4s, #0x0
+	WORD $0x3dc020d1 // ldr q17, [x6, #128]
+	WORD $0x4e9194ad // sdot v13.4s, v5.16b, v17.16b
+	WORD $0x3dc024d1 // ldr q17, [x6, #144]
+	WORD $0x4e9194cd // sdot v13.4s, v6.16b, v17.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc028d1 // ldr q17, [x6, #160]
+	WORD $0x4e9194ee // sdot v14.4s, v7.16b, v17.16b
+	WORD $0x3dc02cd1 // ldr q17, [x6, #176]
+	WORD $0x4e91950e // sdot v14.4s, v8.16b, v17.16b
+	WORD $0x4f00040f // movi v15.4s, #0x0
+	WORD $0x3dc030d1 // ldr q17, [x6, #192]
+	WORD $0x4e91952f // sdot v15.4s, v9.16b, v17.16b
+	WORD $0x3dc034d1 // ldr q17, [x6, #208]
+	WORD $0x4e91954f // sdot v15.4s, v10.16b, v17.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc038d1 // ldr q17, [x6, #224]
+	WORD $0x4e919570 // sdot v16.4s, v11.16b, v17.16b
+	WORD $0x3dc03cd1 // ldr q17, [x6, #240]
+	WORD $0x4e919590 // sdot v16.4s, v12.16b, v17.16b
+	WORD $0x4eaebdad // addp v13.4s, v13.4s, v14.4s
+	WORD $0x4eb0bdef // addp v15.4s, v15.4s, v16.4s
+	WORD $0x4eafbdad // addp v13.4s, v13.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x3dc0054e // ldr q14, [x10, #16]
+	WORD $0x6e2edc8f // fmul v15.4s, v4.4s, v14.4s
+	WORD $0x6e2dddef // fmul v15.4s, v15.4s, v13.4s
+	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
+	ADD $144, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d400066 // ldr h6, [x3]
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
+	WORD $0x3cc02064 // ldur q4, [x3, #2]
+	WORD $0x6f0c0485 // ushr v5.16b, v4.16b, #4
+	WORD $0x4e221c84 // and v4.16b, v4.16b, v2.16b
+	WORD $0x4e040064 // tbl v4.16b, {v3.16b}, v4.16b
+	WORD $0x4e050065 // tbl v5.16b, {v3.16b}, v5.16b
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x3dc000c9 // ldr q9, [x6]
+	WORD $0x4e899488 // sdot v8.4s, v4.16b, v9.16b
+	WORD $0x3dc004c9 // ldr q9, [x6, #16]
+	WORD $0x4e8994a8 // sdot v8.4s, v5.16b, v9.16b
+	WORD $0x4eb1b908 // addv s8, v8.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0xbd400149 // ldr s9, [x10]
+	WORD $0x6e29dcca // fmul v10.4s, v6.4s, v9.4s
+	WORD $0x6e28dd48 // fmul v8.4s, v10.4s, v8.4s
+	WORD $0xbd4001ea // ldr s10, [x15]
+	WORD $0x4e28d54a // fadd v10.4s, v10.4s, v8.4s
+	WORD $0xbd0001ea // str s10, [x15]
+	ADD $18, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004004 // ext v4.16b, v0.16b, v0.16b, #8
+	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func iq4nlColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·iq4nlColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	MOVD $0xf6eaddcfbfad9881, R26
+	WORD $0x4e081f49 // mov v9.d[0], x26
+	MOVD $0x7159453526190d01, R26
+	WORD $0x4e181f49 // mov v9.d[1], x26
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0x7d40006a // ldr h10, [x3]
+	WORD $0x7d40246c // ldr h12, [x3, #18]
+	WORD $0x7d40486d // ldr h13, [x3, #36]
+	WORD $0x7d406c6e // ldr h14, [x3, #54]
+	WORD $0x0e4c394a // zip1 v10.4h, v10.4h, v12.4h
+	WORD $0x0e4e39ad // zip1 v13.4h, v13.4h, v14.4h
+	WORD $0x0e8d394a // zip1 v10.2s, v10.2s, v13.2s
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x3cc0206b // ldur q11, [x3, #2]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x4e0b012b // tbl v11.16b, {v9.16b}, v11.16b
+	WORD $0x4e0c012c // tbl v12.16b, {v9.16b}, v12.16b
+	WORD $0x3cc1406d // ldur q13, [x3, #20]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x4e0d012d // tbl v13.16b, {v9.16b}, v13.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x3cc2606f // ldur q15, [x3, #38]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x4e0f012f // tbl v15.16b, {v9.16b}, v15.16b
+	WORD $0x4e100130 // tbl v16.16b, {v9.16b}, v16.16b
+	WORD $0x3cc38071 // ldur q17, [x3, #56]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x4e110131 // tbl v17.16b, {v9.16b}, v17.16b
+	WORD $0x4e120132 // tbl v18.16b, {v9.16b}, v18.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000d7 // ldr q23, [x6]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004d7 // ldr q23, [x6, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008d7 // ldr q23, [x6, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cd7 // ldr q23, [x6, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010d7 // ldr q23, [x6, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014d7 // ldr q23, [x6, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018d7 // ldr q23, [x6, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cd7 // ldr q23, [x6, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00154 // ldr q20, [x10]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d400 // fadd v0.4s, v0.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc000f7 // ldr q23, [x7]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc004f7 // ldr q23, [x7, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc008f7 // ldr q23, [x7, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00cf7 // ldr q23, [x7, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc010f7 // ldr q23, [x7, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc014f7 // ldr q23, [x7, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc018f7 // ldr q23, [x7, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01cf7 // ldr q23, [x7, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00174 // ldr q20, [x11]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d442 // fadd v2.4s, v2.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00117 // ldr q23, [x8]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00517 // ldr q23, [x8, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00917 // ldr q23, [x8, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d17 // ldr q23, [x8, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01117 // ldr q23, [x8, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01517 // ldr q23, [x8, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01917 // ldr q23, [x8, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d17 // ldr q23, [x8, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00194 // ldr q20, [x12]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d484 // fadd v4.4s, v4.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc00137 // ldr q23, [x9]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc00537 // ldr q23, [x9, #16]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc00937 // ldr q23, [x9, #32]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc00d37 // ldr q23, [x9, #48]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc01137 // ldr q23, [x9, #64]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc01537 // ldr q23, [x9, #80]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc01937 // ldr q23, [x9, #96]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc01d37 // ldr q23, [x9, #112]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc001b4 // ldr q20, [x13]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4c6 // fadd v6.4s, v6.4s, v21.4s
+	WORD $0x7d40906a // ldr h10, [x3, #72]
+	WORD $0x7d40b46c // ldr h12, [x3, #90]
+	WORD $0x7d40d86d // ldr h13, [x3, #108]
+	WORD $0x7d40fc6e // ldr h14, [x3, #126]
+	WORD $0x0e4c394a // zip1 v10.4h, v10.4h, v12.4h
+	WORD $0x0e4e39ad // zip1 v13.4h, v13.4h, v14.4h
+	WORD $0x0e8d394a // zip1 v10.2s, v10.2s, v13.2s
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x3cc4a06b // ldur q11, [x3, #74]
+	WORD $0x6f0c056c // ushr v12.16b, v11.16b, #4
+	WORD $0x4e281d6b // and v11.16b, v11.16b, v8.16b
+	WORD $0x4e0b012b // tbl v11.16b, {v9.16b}, v11.16b
+	WORD $0x4e0c012c // tbl v12.16b, {v9.16b}, v12.16b
+	WORD $0x3cc5c06d // ldur q13, [x3, #92]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x4e0d012d // tbl v13.16b, {v9.16b}, v13.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x3cc6e06f // ldur q15, [x3, #110]
+	WORD $0x6f0c05f0 // ushr v16.16b, v15.16b, #4
+	WORD $0x4e281def // and v15.16b, v15.16b, v8.16b
+	WORD $0x4e0f012f // tbl v15.16b, {v9.16b}, v15.16b
+	WORD $0x4e100130 // tbl v16.16b, {v9.16b}, v16.16b
+	WORD $0x3dc02071 // ldr q17, [x3, #128]
+	WORD $0x6f0c0632 // ushr v18.16b, v17.16b, #4
+	WORD $0x4e281e31 // and v17.16b, v17.16b, v8.16b
+	WORD $0x4e110131 // tbl v17.16b, {v9.16b}, v17.16b
+	WORD $0x4e120132 // tbl v18.16b, {v9.16b}, v18.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020d7 // ldr q23, [x6, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024d7 // ldr q23, [x6, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028d7 // ldr q23, [x6, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cd7 // ldr q23, [x6, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030d7 // ldr q23, [x6, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034d7 // ldr q23, [x6, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038d7 // ldr q23, [x6, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cd7 // ldr q23, [x6, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00554 // ldr q20, [x10, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d421 // fadd v1.4s, v1.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc020f7 // ldr q23, [x7, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc024f7 // ldr q23, [x7, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc028f7 // ldr q23, [x7, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02cf7 // ldr q23, [x7, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc030f7 // ldr q23, [x7, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc034f7 // ldr q23, [x7, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc038f7 // ldr q23, [x7, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03cf7 // ldr q23, [x7, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00574 // ldr q20, [x11, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d463 // fadd v3.4s, v3.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02117 // ldr q23, [x8, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02517 // ldr q23, [x8, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02917 // ldr q23, [x8, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d17 // ldr q23, [x8, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03117 // ldr q23, [x8, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03517 // ldr q23, [x8, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03917 // ldr q23, [x8, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d17 // ldr q23, [x8, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc00594 // ldr q20, [x12, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4a5 // fadd v5.4s, v5.4s, v21.4s
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc02137 // ldr q23, [x9, #128]
+	WORD $0x4e979573 // sdot v19.4s, v11.16b, v23.16b
+	WORD $0x3dc02537 // ldr q23, [x9, #144]
+	WORD $0x4e979593 // sdot v19.4s, v12.16b, v23.16b
+	WORD $0x4f000414 // movi v20.4s, #0x0
+	WORD $0x3dc02937 // ldr q23, [x9, #160]
+	WORD $0x4e9795b4 // sdot v20.4s, v13.16b, v23.16b
+	WORD $0x3dc02d37 // ldr q23, [x9, #176]
+	WORD $0x4e9795d4 // sdot v20.4s, v14.16b, v23.16b
+	WORD $0x4f000415 // movi v21.4s, #0x0
+	WORD $0x3dc03137 // ldr q23, [x9, #192]
+	WORD $0x4e9795f5 // sdot v21.4s, v15.16b, v23.16b
+	WORD $0x3dc03537 // ldr q23, [x9, #208]
+	WORD $0x4e979615 // sdot v21.4s, v16.16b, v23.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc03937 // ldr q23, [x9, #224]
+	WORD $0x4e979636 // sdot v22.4s, v17.16b, v23.16b
+	WORD $0x3dc03d37 // ldr q23, [x9, #240]
+	WORD $0x4e979656 // sdot v22.4s, v18.16b, v23.16b
+	WORD $0x4eb4be73 // addp v19.4s, v19.4s, v20.4s
+	WORD $0x4eb6beb5 // addp v21.4s, v21.4s, v22.4s
+	WORD $0x4eb5be73 // addp v19.4s, v19.4s, v21.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x3dc005b4 // ldr q20, [x13, #16]
+	WORD $0x6e34dd55 // fmul v21.4s, v10.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4e35d4e7 // fadd v7.4s, v7.4s, v21.4s
+	ADD $144, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0x7d40006c // ldr h12, [x3]
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	WORD $0x3cc0206a // ldur q10, [x3, #2]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e281d4a // and v10.16b, v10.16b, v8.16b
+	WORD $0x4e0a012a // tbl v10.16b, {v9.16b}, v10.16b
+	WORD $0x4e0b012b // tbl v11.16b, {v9.16b}, v11.16b
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc000cf // ldr q15, [x6]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc004cf // ldr q15, [x6, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40014f // ldr s15, [x10]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4001f0 // ldr s16, [x15]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0001f0 // str s16, [x15]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc000ef // ldr q15, [x7]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc004ef // ldr q15, [x7, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40016f // ldr s15, [x11]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4021f0 // ldr s16, [x15, #32]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0021f0 // str s16, [x15, #32]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc0010f // ldr q15, [x8]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc0050f // ldr q15, [x8, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd40018f // ldr s15, [x12]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4041f0 // ldr s16, [x15, #64]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0041f0 // str s16, [x15, #64]
+	WORD $0x4f00040e // movi v14.4s, #0x0
+	WORD $0x3dc0012f // ldr q15, [x9]
+	WORD $0x4e8f954e // sdot v14.4s, v10.16b, v15.16b
+	WORD $0x3dc0052f // ldr q15, [x9, #16]
+	WORD $0x4e8f956e // sdot v14.4s, v11.16b, v15.16b
+	WORD $0x4eb1b9ce // addv s14, v14.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xbd4001af // ldr s15, [x13]
+	WORD $0x6e2fdd90 // fmul v16.4s, v12.4s, v15.4s
+	WORD $0x6e2ede0e // fmul v14.4s, v16.4s, v14.4s
+	WORD $0xbd4061f0 // ldr s16, [x15, #96]
+	WORD $0x4e2ed610 // fadd v16.4s, v16.4s, v14.4s
+	WORD $0xbd0061f0 // str s16, [x15, #96]
+	ADD $18, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400a // ext v10.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2ad400 // fadd v0.4s, v0.4s, v10.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404a // ext v10.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408a // ext v10.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2ad484 // fadd v4.4s, v4.4s, v10.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640ca // ext v10.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
+	WORD $0x7e30d8c6 // faddp s6, v6.2s
+	WORD $0xbd0001e6 // str s6, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func mxfp4RowsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·mxfp4RowsNEON(SB), 0, $32-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-32(SP), R14
+	WORD $0x4f00e5e2 // movi v2.16b, #0xf
+	MOVD $0x0c08060403020100, R26
+	WORD $0x4e081f43 // mov v3.d[0], x26
+	MOVD $0xf4f8fafcfdfeff00, R26
+	WORD $0x4e181f43 // mov v3.d[1], x26
+	MOVD $0x00200000, R26
+	WORD $0x4e040f44 // dup v4.4s, w26
+	MOVD $0x00000002, R26
+	WORD $0x4e040f45 // dup v5.4s, w26
+	MOVD $0x00800000, R26
+	WORD $0x4e040f46 // dup v6.4s, w26
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	PRFM 2048(R3), PLDL1KEEP
+	PRFM 2112(R3), PLDL1KEEP
+	PRFM 2176(R3), PLDL1KEEP
+	WORD $0x3d400067 // ldr b7, [x3]
+	WORD $0x3d404469 // ldr b9, [x3, #17]
+	WORD $0x3d40886a // ldr b10, [x3, #34]
+	WORD $0x3d40cc6b // ldr b11, [x3, #51]
+	WORD $0x0e0938e7 // zip1 v7.8b, v7.8b, v9.8b
+	WORD $0x0e0b394a // zip1 v10.8b, v10.8b, v11.8b
+	WORD $0x0e4a38e7 // zip1 v7.4h, v7.4h, v10.4h
+	WORD $0x2f08a4e7 // uxtl v7.8h, v7.8b
+	WORD $0x2f10a4e7 // uxtl v7.4s, v7.4h
+	WORD $0x4ea734a9 // cmgt v9.4s, v5.4s, v7.4s
+	WORD $0x6ea7448a // ushl v10.4s, v4.4s, v7.4s
+	WORD $0x4f3754e7 // shl v7.4s, v7.4s, #23
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x6ea91d47 // bit v7.16b, v10.16b, v9.16b
+	WORD $0x3cc01068 // ldur q8, [x3, #1]
+	WORD $0x6f0c0509 // ushr v9.16b, v8.16b, #4
+	WORD $0x4e221d08 // and v8.16b, v8.16b, v2.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x4e090069 // tbl v9.16b, {v3.16b}, v9.16b
+	WORD $0x3cc1206a // ldur q10, [x3, #18]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e221d4a // and v10.16b, v10.16b, v2.16b
+	WORD $0x4e0a006a // tbl v10.16b, {v3.16b}, v10.16b
+	WORD $0x4e0b006b // tbl v11.16b, {v3.16b}, v11.16b
+	WORD $0x3cc2306c // ldur q12, [x3, #35]
+	WORD $0x6f0c058d // ushr v13.16b, v12.16b, #4
+	WORD $0x4e221d8c // and v12.16b, v12.16b, v2.16b
+	WORD $0x4e0c006c // tbl v12.16b, {v3.16b}, v12.16b
+	WORD $0x4e0d006d // tbl v13.16b, {v3.16b}, v13.16b
+	WORD $0x3cc3406e // ldur q14, [x3, #52]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e221dce // and v14.16b, v14.16b, v2.16b
+	WORD $0x4e0e006e // tbl v14.16b, {v3.16b}, v14.16b
+	WORD $0x4e0f006f // tbl v15.16b, {v3.16b}, v15.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc000d4 // ldr q20, [x6]
+	WORD $0x4e949510 // sdot v16.4s, v8.16b, v20.16b
+	WORD $0x3dc004d4 // ldr q20, [x6, #16]
+	WORD $0x4e949530 // sdot v16.4s, v9.16b, v20.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc008d4 // ldr q20, [x6, #32]
+	WORD $0x4e949551 // sdot v17.4s, v10.16b, v20.16b
+	WORD $0x3dc00cd4 // ldr q20, [x6, #48]
+	WORD $0x4e949571 // sdot v17.4s, v11.16b, v20.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc010d4 // ldr q20, [x6, #64]
+	WORD $0x4e949592 // sdot v18.4s, v12.16b, v20.16b
+	WORD $0x3dc014d4 // ldr q20, [x6, #80]
+	WORD $0x4e9495b2 // sdot v18.4s, v13.16b, v20.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc018d4 // ldr q20, [x6, #96]
+	WORD $0x4e9495d3 // sdot v19.4s, v14.16b, v20.16b
+	WORD $0x3dc01cd4 // ldr q20, [x6, #112]
+	WORD $0x4e9495f3 // sdot v19.4s, v15.16b, v20.16b
+	WORD $0x4eb1be10 // addp v16.4s, v16.4s, v17.4s
+	WORD $0x4eb3be52 // addp v18.4s, v18.4s, v19.4s
+	WORD $0x4eb2be10 // addp v16.4s, v16.4s, v18.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x3dc00151 // ldr q17, [x10]
+	WORD $0x6e31dcf2 // fmul v18.4s, v7.4s, v17.4s
+	WORD $0x6e30de52 // fmul v18.4s, v18.4s, v16.4s
+	WORD $0x4e32d400 // fadd v0.4s, v0.4s, v18.4s
+	WORD $0x3d411067 // ldr b7, [x3, #68]
+	WORD $0x3d415469 // ldr b9, [x3, #85]
+	WORD $0x3d41986a // ldr b10, [x3, #102]
+	WORD $0x3d41dc6b // ldr b11, [x3, #119]
+	WORD $0x0e0938e7 // zip1 v7.8b, v7.8b, v9.8b
+	WORD $0x0e0b394a // zip1 v10.8b, v10.8b, v11.8b
+	WORD $0x0e4a38e7 // zip1 v7.4h, v7.4h, v10.4h
+	WORD $0x2f08a4e7 // uxtl v7.8h, v7.8b
+	WORD $0x2f10a4e7 // uxtl v7.4s, v7.4h
+	WORD $0x4ea734a9 // cmgt v9.4s, v5.4s, v7.4s
+	WORD $0x6ea7448a // ushl v10.4s, v4.4s, v7.4s
+	WORD $0x4f3754e7 // shl v7.4s, v7.4s, #23
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x6ea91d47 // bit v7.16b, v10.16b, v9.16b
+	WORD $0x3cc45068 // ldur q8, [x3, #69]
+	WORD $0x6f0c0509 // ushr v9.16b, v8.16b, #4
+	WORD $0x4e221d08 // and v8.16b, v8.16b, v2.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x4e090069 // tbl v9.16b, {v3.16b}, v9.16b
+	WORD $0x3cc5606a // ldur q10, [x3, #86]
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #4
+	WORD $0x4e221d4a // and v10.16b, v10.16b, v2.16b
+	WORD $0x4e0a006a // tbl v10.16b, {v3.16b}, v10.16b
+	WORD $0x4e0b006b // tbl v11.16b, {v3.16b}, v11.16b
+	WORD $0x3cc6706c // ldur q12, [x3, #103]
+	WORD $0x6f0c058d // ushr v13.16b, v12.16b, #4
+	WORD $0x4e221d8c // and v12.16b, v12.16b, v2.16b
+	WORD $0x4e0c006c // tbl v12.16b, {v3.16b}, v12.16b
+	WORD $0x4e0d006d // tbl v13.16b, {v3.16b}, v13.16b
+	WORD $0x3cc7806e // ldur q14, [x3, #120]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e221dce // and v14.16b, v14.16b, v2.16b
+	WORD $0x4e0e006e // tbl v14.16b, {v3.16b}, v14.16b
+	WORD $0x4e0f006f // tbl v15.16b, {v3.16b}, v15.16b
+	WORD $0x4f000410 // movi v16.4s, #0x0
+	WORD $0x3dc020d4 // ldr q20, [x6, #128]
+	WORD $0x4e949510 // sdot v16.4s, v8.16b, v20.16b
+	WORD $0x3dc024d4 // ldr q20, [x6, #144]
+	WORD $0x4e949530 // sdot v16.4s, v9.16b, v20.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc028d4 // ldr q20, [x6, #160]
+	WORD $0x4e949551 // sdot v17.4s, v10.16b, v20.16b
+	WORD $0x3dc02cd4 // ldr q20, [x6, #176]
+	WORD $0x4e949571 // sdot v17.4s, v11.16b, v20.16b
+	WORD $0x4f000412 // movi v18.4s, #0x0
+	WORD $0x3dc030d4 // ldr q20, [x6, #192]
+	WORD $0x4e949592 // sdot v18.4s, v12.16b, v20.16b
+	WORD $0x3dc034d4 // ldr q20, [x6, #208]
+	WORD $0x4e9495b2 // sdot v18.4s, v13.16b, v20.16b
+	WORD $0x4f000413 // movi v19.4s, #0x0
+	WORD $0x3dc038d4 // ldr q20, [x6, #224]
+	WORD $0x4e9495d3 // sdot v19.4s, v14.16b, v20.16b
+	WORD $0x3dc03cd4 // ldr q20, [x6, #240]
+	WORD $0x4e9495f3 // sdot v19.4s, v15.16b, v20.16b
+	WORD $0x4eb1be10 // addp v16.4s, v16.4s, v17.4s
+	WORD $0x4eb3be52 // addp v18.4s, v18.4s, v19.4s
+	WORD $0x4eb2be10 // addp v16.4s, v16.4s, v18.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x3dc00551 // ldr q17, [x10, #16]
+	WORD $0x6e31dcf2 // fmul v18.4s, v7.4s, v17.4s
+	WORD $0x6e30de52 // fmul v18.4s, v18.4s, v16.4s
+	WORD $0x4e32d421 // fadd v1.4s, v1.4s, v18.4s
+	ADD $136, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	MOVD R14, R15
+
+one:
+	WORD $0x3d400069 // ldr b9, [x3]
+	WORD $0x2f08a529 // uxtl v9.8h, v9.8b
+	WORD $0x2f10a529 // uxtl v9.4s, v9.4h
+	WORD $0x4ea934ae // cmgt v14.4s, v5.4s, v9.4s
+	WORD $0x6ea9448f // ushl v15.4s, v4.4s, v9.4s
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x6ea68529 // sub v9.4s, v9.4s, v6.4s
+	WORD $0x6eae1de9 // bit v9.16b, v15.16b, v14.16b
+	WORD $0x3cc01067 // ldur q7, [x3, #1]
+	WORD $0x6f0c04e8 // ushr v8.16b, v7.16b, #4
+	WORD $0x4e221ce7 // and v7.16b, v7.16b, v2.16b
+	WORD $0x4e070067 // tbl v7.16b, {v3.16b}, v7.16b
+	WORD $0x4e080068 // tbl v8.16b, {v3.16b}, v8.16b
+	WORD $0x4f00040b // movi v11.4s, #0x0
+	WORD $0x3dc000cc // ldr q12, [x6]
+	WORD $0x4e8c94eb // sdot v11.4s, v7.16b, v12.16b
+	WORD $0x3dc004cc // ldr q12, [x6, #16]
+	WORD $0x4e8c950b // sdot v11.4s, v8.16b, v12.16b
+	WORD $0x4eb1b96b // addv s11, v11.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0xbd40014c // ldr s12, [x10]
+	WORD $0x6e2cdd2d // fmul v13.4s, v9.4s, v12.4s
+	WORD $0x6e2bddab // fmul v11.4s, v13.4s, v11.4s
+	WORD $0xbd4001ed // ldr s13, [x15]
+	WORD $0x4e2bd5ad // fadd v13.4s, v13.4s, v11.4s
+	WORD $0xbd0001ed // str s13, [x15]
+	ADD $17, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e004007 // ext v7.16b, v0.16b, v0.16b, #8
+	WORD $0x4e27d400 // fadd v0.4s, v0.4s, v7.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD $4, R0, R0
+	ADD R1, R2, R2
+	MOVD count+64(FP), R26
+	SUBS $1, R26, R26
+	MOVD R26, count+64(FP)
+	BNE next
+	RET
+
+// func mxfp4ColsNEON(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+TEXT ·mxfp4ColsNEON(SB), 0, $128-72
+	MOVD dst+0(FP), R0
+	MOVD stride+24(FP), R1
+	MOVD w+16(FP), R2
+	MOVD $spill-128(SP), R14
+	WORD $0x4f00e5e8 // movi v8.16b, #0xf
+	MOVD $0x0c08060403020100, R26
+	WORD $0x4e081f49 // mov v9.d[0], x26
+	MOVD $0xf4f8fafcfdfeff00, R26
+	WORD $0x4e181f49 // mov v9.d[1], x26
+	MOVD $0x00200000, R26
+	WORD $0x4e040f4a // dup v10.4s, w26
+	MOVD $0x00000002, R26
+	WORD $0x4e040f4b // dup v11.4s, w26
+	MOVD $0x00800000, R26
+	WORD $0x4e040f4c // dup v12.4s, w26
+
+next:
+	MOVD R2, R3
+	MOVD q+32(FP), R6
+	MOVD d+40(FP), R10
+	MOVD nb+56(FP), R5
+	ADD R5<<5, R6, R7
+	ADD R5<<2, R10, R11
+	ADD R5<<5, R7, R8
+	ADD R5<<2, R11, R12
+	ADD R5<<5, R8, R9
+	ADD R5<<2, R12, R13
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	LSR $3, R5, R5
+	CBZ R5, rest
+
+eight:
+	WORD $0x3d40006d // ldr b13, [x3]
+	WORD $0x3d40446f // ldr b15, [x3, #17]
+	WORD $0x3d408870 // ldr b16, [x3, #34]
+	WORD $0x3d40cc71 // ldr b17, [x3, #51]
+	WORD $0x0e0f39ad // zip1 v13.8b, v13.8b, v15.8b
+	WORD $0x0e113a10 // zip1 v16.8b, v16.8b, v17.8b
+	WORD $0x0e5039ad // zip1 v13.4h, v13.4h, v16.4h
+	WORD $0x2f08a5ad // uxtl v13.8h, v13.8b
+	WORD $0x2f10a5ad // uxtl v13.4s, v13.4h
+	WORD $0x4ead356f // cmgt v15.4s, v11.4s, v13.4s
+	WORD $0x6ead4550 // ushl v16.4s, v10.4s, v13.4s
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x6eac85ad // sub v13.4s, v13.4s, v12.4s
+	WORD $0x6eaf1e0d // bit v13.16b, v16.16b, v15.16b
+	WORD $0x3cc0106e // ldur q14, [x3, #1]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e281dce // and v14.16b, v14.16b, v8.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x4e0f012f // tbl v15.16b, {v9.16b}, v15.16b
+	WORD $0x3cc12070 // ldur q16, [x3, #18]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e281e10 // and v16.16b, v16.16b, v8.16b
+	WORD $0x4e100130 // tbl v16.16b, {v9.16b}, v16.16b
+	WORD $0x4e110131 // tbl v17.16b, {v9.16b}, v17.16b
+	WORD $0x3cc23072 // ldur q18, [x3, #35]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e281e52 // and v18.16b, v18.16b, v8.16b
+	WORD $0x4e120132 // tbl v18.16b, {v9.16b}, v18.16b
+	WORD $0x4e130133 // tbl v19.16b, {v9.16b}, v19.16b
+	WORD $0x3cc34074 // ldur q20, [x3, #52]
+	WORD $0x6f0c0695 // ushr v21.16b, v20.16b, #4
+	WORD $0x4e281e94 // and v20.16b, v20.16b, v8.16b
+	WORD $0x4e140134 // tbl v20.16b, {v9.16b}, v20.16b
+	WORD $0x4e150135 // tbl v21.16b, {v9.16b}, v21.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc000da // ldr q26, [x6]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc004da // ldr q26, [x6, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc008da // ldr q26, [x6, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00cda // ldr q26, [x6, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc010da // ldr q26, [x6, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc014da // ldr q26, [x6, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc018da // ldr q26, [x6, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01cda // ldr q26, [x6, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00157 // ldr q23, [x10]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc000fa // ldr q26, [x7]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc004fa // ldr q26, [x7, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc008fa // ldr q26, [x7, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00cfa // ldr q26, [x7, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc010fa // ldr q26, [x7, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc014fa // ldr q26, [x7, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc018fa // ldr q26, [x7, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01cfa // ldr q26, [x7, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00177 // ldr q23, [x11]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d442 // fadd v2.4s, v2.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0011a // ldr q26, [x8]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0051a // ldr q26, [x8, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0091a // ldr q26, [x8, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00d1a // ldr q26, [x8, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0111a // ldr q26, [x8, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0151a // ldr q26, [x8, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0191a // ldr q26, [x8, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01d1a // ldr q26, [x8, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00197 // ldr q23, [x12]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0013a // ldr q26, [x9]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0053a // ldr q26, [x9, #16]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0093a // ldr q26, [x9, #32]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc00d3a // ldr q26, [x9, #48]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0113a // ldr q26, [x9, #64]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0153a // ldr q26, [x9, #80]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0193a // ldr q26, [x9, #96]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc01d3a // ldr q26, [x9, #112]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc001b7 // ldr q23, [x13]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4c6 // fadd v6.4s, v6.4s, v24.4s
+	WORD $0x3d41106d // ldr b13, [x3, #68]
+	WORD $0x3d41546f // ldr b15, [x3, #85]
+	WORD $0x3d419870 // ldr b16, [x3, #102]
+	WORD $0x3d41dc71 // ldr b17, [x3, #119]
+	WORD $0x0e0f39ad // zip1 v13.8b, v13.8b, v15.8b
+	WORD $0x0e113a10 // zip1 v16.8b, v16.8b, v17.8b
+	WORD $0x0e5039ad // zip1 v13.4h, v13.4h, v16.4h
+	WORD $0x2f08a5ad // uxtl v13.8h, v13.8b
+	WORD $0x2f10a5ad // uxtl v13.4s, v13.4h
+	WORD $0x4ead356f // cmgt v15.4s, v11.4s, v13.4s
+	WORD $0x6ead4550 // ushl v16.4s, v10.4s, v13.4s
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x6eac85ad // sub v13.4s, v13.4s, v12.4s
+	WORD $0x6eaf1e0d // bit v13.16b, v16.16b, v15.16b
+	WORD $0x3cc4506e // ldur q14, [x3, #69]
+	WORD $0x6f0c05cf // ushr v15.16b, v14.16b, #4
+	WORD $0x4e281dce // and v14.16b, v14.16b, v8.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x4e0f012f // tbl v15.16b, {v9.16b}, v15.16b
+	WORD $0x3cc56070 // ldur q16, [x3, #86]
+	WORD $0x6f0c0611 // ushr v17.16b, v16.16b, #4
+	WORD $0x4e281e10 // and v16.16b, v16.16b, v8.16b
+	WORD $0x4e100130 // tbl v16.16b, {v9.16b}, v16.16b
+	WORD $0x4e110131 // tbl v17.16b, {v9.16b}, v17.16b
+	WORD $0x3cc67072 // ldur q18, [x3, #103]
+	WORD $0x6f0c0653 // ushr v19.16b, v18.16b, #4
+	WORD $0x4e281e52 // and v18.16b, v18.16b, v8.16b
+	WORD $0x4e120132 // tbl v18.16b, {v9.16b}, v18.16b
+	WORD $0x4e130133 // tbl v19.16b, {v9.16b}, v19.16b
+	WORD $0x3cc78074 // ldur q20, [x3, #120]
+	WORD $0x6f0c0695 // ushr v21.16b, v20.16b, #4
+	WORD $0x4e281e94 // and v20.16b, v20.16b, v8.16b
+	WORD $0x4e140134 // tbl v20.16b, {v9.16b}, v20.16b
+	WORD $0x4e150135 // tbl v21.16b, {v9.16b}, v21.16b
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc020da // ldr q26, [x6, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc024da // ldr q26, [x6, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc028da // ldr q26, [x6, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02cda // ldr q26, [x6, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc030da // ldr q26, [x6, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc034da // ldr q26, [x6, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc038da // ldr q26, [x6, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03cda // ldr q26, [x6, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00557 // ldr q23, [x10, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d421 // fadd v1.4s, v1.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc020fa // ldr q26, [x7, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc024fa // ldr q26, [x7, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc028fa // ldr q26, [x7, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02cfa // ldr q26, [x7, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc030fa // ldr q26, [x7, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc034fa // ldr q26, [x7, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc038fa // ldr q26, [x7, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03cfa // ldr q26, [x7, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00577 // ldr q23, [x11, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d463 // fadd v3.4s, v3.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0211a // ldr q26, [x8, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0251a // ldr q26, [x8, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0291a // ldr q26, [x8, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02d1a // ldr q26, [x8, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0311a // ldr q26, [x8, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0351a // ldr q26, [x8, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0391a // ldr q26, [x8, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03d1a // ldr q26, [x8, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc00597 // ldr q23, [x12, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4a5 // fadd v5.4s, v5.4s, v24.4s
+	WORD $0x4f000416 // movi v22.4s, #0x0
+	WORD $0x3dc0213a // ldr q26, [x9, #128]
+	WORD $0x4e9a95d6 // sdot v22.4s, v14.16b, v26.16b
+	WORD $0x3dc0253a // ldr q26, [x9, #144]
+	WORD $0x4e9a95f6 // sdot v22.4s, v15.16b, v26.16b
+	WORD $0x4f000417 // movi v23.4s, #0x0
+	WORD $0x3dc0293a // ldr q26, [x9, #160]
+	WORD $0x4e9a9617 // sdot v23.4s, v16.16b, v26.16b
+	WORD $0x3dc02d3a // ldr q26, [x9, #176]
+	WORD $0x4e9a9637 // sdot v23.4s, v17.16b, v26.16b
+	WORD $0x4f000418 // movi v24.4s, #0x0
+	WORD $0x3dc0313a // ldr q26, [x9, #192]
+	WORD $0x4e9a9658 // sdot v24.4s, v18.16b, v26.16b
+	WORD $0x3dc0353a // ldr q26, [x9, #208]
+	WORD $0x4e9a9678 // sdot v24.4s, v19.16b, v26.16b
+	WORD $0x4f000419 // movi v25.4s, #0x0
+	WORD $0x3dc0393a // ldr q26, [x9, #224]
+	WORD $0x4e9a9699 // sdot v25.4s, v20.16b, v26.16b
+	WORD $0x3dc03d3a // ldr q26, [x9, #240]
+	WORD $0x4e9a96b9 // sdot v25.4s, v21.16b, v26.16b
+	WORD $0x4eb7bed6 // addp v22.4s, v22.4s, v23.4s
+	WORD $0x4eb9bf18 // addp v24.4s, v24.4s, v25.4s
+	WORD $0x4eb8bed6 // addp v22.4s, v22.4s, v24.4s
+	WORD $0x4e21dad6 // scvtf v22.4s, v22.4s
+	WORD $0x3dc005b7 // ldr q23, [x13, #16]
+	WORD $0x6e37ddb8 // fmul v24.4s, v13.4s, v23.4s
+	WORD $0x6e36df18 // fmul v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d4e7 // fadd v7.4s, v7.4s, v24.4s
+	ADD $136, R3, R3
+	ADD $256, R6, R6
+	ADD $32, R10, R10
+	ADD $256, R7, R7
+	ADD $32, R11, R11
+	ADD $256, R8, R8
+	ADD $32, R12, R12
+	ADD $256, R9, R9
+	ADD $32, R13, R13
+	SUBS $1, R5, R5
+	BNE eight
+
+rest:
+	MOVD nb+56(FP), R5
+	ANDS $7, R5, R5
+	BEQ join
+	WORD $0x3d8001c0 // str q0, [x14]
+	WORD $0x3d8005c1 // str q1, [x14, #16]
+	WORD $0x3d8009c2 // str q2, [x14, #32]
+	WORD $0x3d800dc3 // str q3, [x14, #48]
+	WORD $0x3d8011c4 // str q4, [x14, #64]
+	WORD $0x3d8015c5 // str q5, [x14, #80]
+	WORD $0x3d8019c6 // str q6, [x14, #96]
+	WORD $0x3d801dc7 // str q7, [x14, #112]
+	MOVD R14, R15
+
+one:
+	WORD $0x3d40006f // ldr b15, [x3]
+	WORD $0x2f08a5ef // uxtl v15.8h, v15.8b
+	WORD $0x2f10a5ef // uxtl v15.4s, v15.4h
+	WORD $0x4eaf3574 // cmgt v20.4s, v11.4s, v15.4s
+	WORD $0x6eaf4555 // ushl v21.4s, v10.4s, v15.4s
+	WORD $0x4f3755ef // shl v15.4s, v15.4s, #23
+	WORD $0x6eac85ef // sub v15.4s, v15.4s, v12.4s
+	WORD $0x6eb41eaf // bit v15.16b, v21.16b, v20.16b
+	WORD $0x3cc0106d // ldur q13, [x3, #1]
+	WORD $0x6f0c05ae // ushr v14.16b, v13.16b, #4
+	WORD $0x4e281dad // and v13.16b, v13.16b, v8.16b
+	WORD $0x4e0d012d // tbl v13.16b, {v9.16b}, v13.16b
+	WORD $0x4e0e012e // tbl v14.16b, {v9.16b}, v14.16b
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000d2 // ldr q18, [x6]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004d2 // ldr q18, [x6, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400152 // ldr s18, [x10]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4001f3 // ldr s19, [x15]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0001f3 // str s19, [x15]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc000f2 // ldr q18, [x7]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc004f2 // ldr q18, [x7, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400172 // ldr s18, [x11]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4021f3 // ldr s19, [x15, #32]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0021f3 // str s19, [x15, #32]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00112 // ldr q18, [x8]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00512 // ldr q18, [x8, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd400192 // ldr s18, [x12]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4041f3 // ldr s19, [x15, #64]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0041f3 // str s19, [x15, #64]
+	WORD $0x4f000411 // movi v17.4s, #0x0
+	WORD $0x3dc00132 // ldr q18, [x9]
+	WORD $0x4e9295b1 // sdot v17.4s, v13.16b, v18.16b
+	WORD $0x3dc00532 // ldr q18, [x9, #16]
+	WORD $0x4e9295d1 // sdot v17.4s, v14.16b, v18.16b
+	WORD $0x4eb1ba31 // addv s17, v17.4s
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0xbd4001b2 // ldr s18, [x13]
+	WORD $0x6e32ddf3 // fmul v19.4s, v15.4s, v18.4s
+	WORD $0x6e31de71 // fmul v17.4s, v19.4s, v17.4s
+	WORD $0xbd4061f3 // ldr s19, [x15, #96]
+	WORD $0x4e31d673 // fadd v19.4s, v19.4s, v17.4s
+	WORD $0xbd0061f3 // str s19, [x15, #96]
+	ADD $17, R3, R3
+	ADD $32, R6, R6
+	ADD $4, R10, R10
+	ADD $32, R7, R7
+	ADD $4, R11, R11
+	ADD $32, R8, R8
+	ADD $4, R12, R12
+	ADD $32, R9, R9
+	ADD $4, R13, R13
+	ADD $4, R15, R15
+	SUBS $1, R5, R5
+	BNE one
+	WORD $0x3dc001c0 // ldr q0, [x14]
+	WORD $0x3dc005c1 // ldr q1, [x14, #16]
+	WORD $0x3dc009c2 // ldr q2, [x14, #32]
+	WORD $0x3dc00dc3 // ldr q3, [x14, #48]
+	WORD $0x3dc011c4 // ldr q4, [x14, #64]
+	WORD $0x3dc015c5 // ldr q5, [x14, #80]
+	WORD $0x3dc019c6 // ldr q6, [x14, #96]
+	WORD $0x3dc01dc7 // ldr q7, [x14, #112]
+
+join:
+	MOVD ld+8(FP), R16
+	MOVD R0, R15
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x6e00400d // ext v13.16b, v0.16b, v0.16b, #8
+	WORD $0x4e2dd400 // fadd v0.4s, v0.4s, v13.4s
+	WORD $0x7e30d800 // faddp s0, v0.2s
+	WORD $0xbd0001e0 // str s0, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e02404d // ext v13.16b, v2.16b, v2.16b, #8
+	WORD $0x4e2dd442 // fadd v2.4s, v2.4s, v13.4s
+	WORD $0x7e30d842 // faddp s2, v2.2s
+	WORD $0xbd0001e2 // str s2, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e04408d // ext v13.16b, v4.16b, v4.16b, #8
+	WORD $0x4e2dd484 // fadd v4.4s, v4.4s, v13.4s
+	WORD $0x7e30d884 // faddp s4, v4.2s
+	WORD $0xbd0001e4 // str s4, [x15]
+	ADD R16<<2, R15, R15
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	WORD $0x6e0640cd // ext v13.16b, v6.16b, v6.16b, #8
+	WORD $0x4e2dd4c6 // fadd v6.4s, v6.4s, v13.4s
 	WORD $0x7e30d8c6 // faddp s6, v6.2s
 	WORD $0xbd0001e6 // str s6, [x15]
 	ADD $4, R0, R0

@@ -47,8 +47,20 @@ func bindVector() {
 		gguf.F16:  {rowsF: f16RowsNEON, colsF: f16ColsNEON},
 		gguf.BF16: {rowsF: bf16RowsNEON, colsF: bf16ColsNEON},
 		gguf.Q8_0: {rows: q80RowsNEON, cols: q80ColsNEON, single: true},
-		gguf.Q4_K: {rows: q4kRowsNEON, cols: q4kColsNEON},
-		gguf.Q6_K: {rows: q6kRowsNEON, cols: q6kColsNEON},
+
+		gguf.Q4_0:  {rows: q40RowsNEON, cols: q40ColsNEON, single: true},
+		gguf.Q4_1:  {rows: q41RowsNEON, cols: q41ColsNEON, single: true},
+		gguf.Q5_0:  {rows: q50RowsNEON, cols: q50ColsNEON, single: true},
+		gguf.Q5_1:  {rows: q51RowsNEON, cols: q51ColsNEON, single: true},
+		gguf.IQ4NL: {rows: iq4nlRowsNEON, cols: iq4nlColsNEON, single: true},
+		gguf.MXFP4: {rows: mxfp4RowsNEON, cols: mxfp4ColsNEON, single: true},
+
+		gguf.Q2_K:  {rows: q2kRowsNEON, cols: q2kColsNEON},
+		gguf.Q3_K:  {rows: q3kRowsNEON, cols: q3kColsNEON},
+		gguf.Q4_K:  {rows: q4kRowsNEON, cols: q4kColsNEON},
+		gguf.Q5_K:  {rows: q5kRowsNEON, cols: q5kColsNEON},
+		gguf.Q6_K:  {rows: q6kRowsNEON, cols: q6kColsNEON},
+		gguf.IQ4XS: {rows: iq4xsRowsNEON, cols: iq4xsColsNEON},
 	}
 }
 

@@ -160,6 +160,23 @@ func (a *asm) all(d V, u uint32) {
 	a.dup(d, tmp)
 }
 
+// table16 sets the 16 bytes of d.
+func (a *asm) table16(d V, b []int8) {
+	for h := range 2 {
+		u := uint64(0)
+		for i, x := range b[8*h : 8*h+8] {
+			u |= uint64(uint8(x)) << (8 * i)
+		}
+		a.op("MOVD $0x%016x, R%d", u, tmp)
+		a.word(0x4e081c00|uint32(h)<<20|uint32(tmp)<<5|uint32(d), "mov v%d.d[%d], x%d", d, h, tmp)
+	}
+}
+
+// tbl takes bytes of n by the indices in m.
+func (a *asm) tbl(d, n, m V) {
+	a.word(0x4e000000|uint32(m)<<16|uint32(n)<<5|uint32(d), "tbl v%d.16b, {v%d.16b}, v%d.16b", d, n, m)
+}
+
 func (a *asm) allF(d V, f float32) { a.all(d, math.Float32bits(f)) }
 
 // Shifts of the 8-, 16- and 32-bit lanes of a whole register; t is 16b, 8h or 4s.
@@ -192,7 +209,7 @@ func (a *asm) long(signed, high bool, t string, d, n V) {
 // Order of lanes. t: 16b, 8h, 4s, 4h.
 
 func (a *asm) permute(op uint32, name, t string, d, n, m V) {
-	size := map[string]uint32{"16b": 1 << 30, "8h": 1<<30 | 1<<22, "4s": 1<<30 | 2<<22, "2d": 1<<30 | 3<<22, "4h": 1 << 22, "2s": 2 << 22}[t]
+	size := map[string]uint32{"16b": 1 << 30, "8h": 1<<30 | 1<<22, "4s": 1<<30 | 2<<22, "2d": 1<<30 | 3<<22, "4h": 1 << 22, "2s": 2 << 22, "8b": 0}[t]
 	a.three(0x0e000800|size|op<<12, name, t, d, n, m)
 }
 
@@ -213,6 +230,15 @@ func (a *asm) sub(d, n, m V)  { a.three(0x6ea08400, "sub", "4s", d, n, m) }
 func (a *asm) addp(d, n, m V) { a.three(0x4ea0bc00, "addp", "4s", d, n, m) }
 func (a *asm) addpH(d, n, m V) {
 	a.three(0x4e60bc00, "addp", "8h", d, n, m)
+}
+func (a *asm) subB(d, n, m V) { a.three(0x6e208400, "sub", "16b", d, n, m) }
+
+// cmtst sets bytes where n and m have a bit in common.
+func (a *asm) cmtst(d, n, m V) { a.three(0x4e208c00, "cmtst", "16b", d, n, m) }
+
+// ushl shifts lanes of n by the signed low bytes of m's, left when positive.
+func (a *asm) ushl(t string, d, n, m V) {
+	a.three(0x6e204400|map[string]uint32{"16b": 0, "8h": 1, "4s": 2}[t]<<22, "ushl", t, d, n, m)
 }
 func (a *asm) umax(d, n, m V) { a.three(0x6ea06400, "umax", "4s", d, n, m) }
 func (a *asm) cmgt(d, n, m V) { a.three(0x4ea03400, "cmgt", "4s", d, n, m) }
@@ -308,9 +334,10 @@ var access = map[string]struct {
 	"d": {8, 0xfd400000, 0xfc400000, 0xfd000000, 0xfc000000},
 	"s": {4, 0xbd400000, 0xbc400000, 0xbd000000, 0xbc000000},
 	"h": {2, 0x7d400000, 0x7c400000, 0x7d000000, 0x7c000000},
+	"b": {1, 0x3d400000, 0x3c400000, 0x3d000000, 0x3c000000},
 }
 
-// load reads a register of width q, d, s or h from off bytes after r.
+// load reads a register of width q, d, s, h or b from off bytes after r.
 func (a *asm) load(width string, v V, r R, off int) {
 	x := access[width]
 	a.memory(x.size, x.ld, x.ldu, "ld", width, v, r, off)

@@ -17,7 +17,24 @@ var signature = []string{"dst *float32", "ld int", "w *byte", "stride int", "q *
 // sums256 is the number of bytes of sums of a super-block: 16 of 16 elements, then 8 of 32.
 const sums256 = 48
 
-// kq is the state of one K-quant kernel. Four streams run side by side, weight rows or activation columns; lane i of a
+// superType describes a 256-block type.
+type superType struct {
+	size int
+	d    int  // offset of the scale, a half
+	mins bool // a second scale, of the minimums, stands behind it
+	mask byte // k.mask
+}
+
+var superTypes = map[string]superType{
+	"q2k":   {size: 84, d: 80, mins: true, mask: 3},
+	"q3k":   {size: 110, d: 108, mask: 3},
+	"q4k":   {size: 144, mins: true, mask: 0x3f},
+	"q5k":   {size: 176, mins: true, mask: 0x3f},
+	"q6k":   {size: 210, d: 208, mask: 0x30},
+	"iq4xs": {size: 136, mask: 3},
+}
+
+// kq is the state of one kernel of a 256-block type. Four streams run side by side, weight rows or activation columns; lane i of a
 // float register belongs to stream i.
 type kq struct {
 	*asm
@@ -26,7 +43,10 @@ type kq struct {
 	isum, msum []V  // int32 sums of each stream, over all lanes
 	scale      []V  // the block's scales as int32
 	low        V    // 15 in each byte
-	mask       V    // bits of the scales (Q4_K) or of the codes' top (Q6_K)
+	mask       V    // superType.mask in each byte
+	extra      []V  // constants of some types
+	superType
+	typ string
 }
 
 // weight, act and sum are those of stream i: the first one's where all share it.
@@ -39,15 +59,15 @@ func (k *kq) sum(i int) R    { return k.s[min(i, k.cols-1)] }
 func (a *asm) kquant(typ string, s shape) {
 	a.begin(typ+s.name()+"NEON", fmt.Sprintf("%s%sNEON multiplies %s weights; see matrixKernel.", typ, s.name(), typ), 0, signature...)
 	const dst, stride, wrow, d, dstep, n, line = R(0), R(1), R(2), R(3), R(4), R(5), R(24)
-	size := map[string]int{"q4k": 144, "q6k": 210}[typ]
-	k := &kq{asm: a, shape: s,
+	k := &kq{asm: a, shape: s, typ: typ, superType: superTypes[typ],
 		w: [4]R{6, 7, 8, 9}, q: [4]R{10, 11, 12, 13}, s: [4]R{14, 15, 16, 17}, isum: a.vs(4), low: a.v(), mask: a.v()}
 	acc := a.vs(4)
 	a.arg("dst", dst)
 	a.arg("stride", stride)
 	a.arg("w", wrow)
 	a.bytes(k.low, 15)
-	a.bytes(k.mask, map[string]byte{"q4k": 0x3f, "q6k": 0x30}[typ])
+	a.bytes(k.mask, k.superType.mask)
+	k.constants()
 	a.label("next")
 	a.op("MOVD R%d, R%d", wrow, k.w[0])
 	for i := 1; i < s.rows; i++ {
@@ -73,21 +93,19 @@ func (a *asm) kquant(typ string, s shape) {
 	a.loop("block", n, func() {
 		if s.rows > 1 {
 			a.op("LSL $2, R%d, R%d", stride, line)
-			for o := 0; o < size; o += 64 {
+			for o := 0; o < k.size; o += 64 {
 				for _, r := range k.w {
 					a.prefetch(r, line)
 				}
-				if o+64 < size {
+				if o+64 < k.size {
 					a.op("ADD $64, R%d, R%d", line, line)
 				}
 			}
 		}
-		if typ == "q4k" {
+		if k.mins {
 			k.msum = a.vs(4)
-			k.q4k()
-		} else {
-			k.q6k()
 		}
+		k.block()
 		// Lane i of isum[0] and msum[0] becomes the total of stream i.
 		join := func(x []V) {
 			a.addp(x[0], x[0], x[1])
@@ -97,7 +115,7 @@ func (a *asm) kquant(typ string, s shape) {
 		}
 		join(k.isum)
 		dw, dm, dy := a.v(), a.v(), a.v()
-		k.blockScales(typ, dw, dm)
+		k.blockScales(dw, dm)
 		if s.cols == 1 {
 			a.loadAll("s", dy, d)
 		} else {
@@ -112,7 +130,7 @@ func (a *asm) kquant(typ string, s shape) {
 		a.fmul(dw, dw, dy)
 		a.fmul(dw, dw, k.isum[0])
 		a.fadd(dw, acc[0], dw)
-		if typ == "q4k" {
+		if k.mins {
 			join(k.msum)
 			a.fmul(dm, dm, dy)
 			a.fmul(dm, dm, k.msum[0])
@@ -126,7 +144,7 @@ func (a *asm) kquant(typ string, s shape) {
 		a.move(acc[3], dw)
 		a.free(dw, dm, dy)
 		for i := range s.rows {
-			a.op("ADD $%d, R%d, R%d", size, k.w[i], k.w[i])
+			a.op("ADD $%d, R%d, R%d", k.size, k.w[i], k.w[i])
 		}
 		for i := range s.cols {
 			a.op("ADD $256, R%d, R%d", k.q[i], k.q[i])
@@ -161,6 +179,7 @@ func (a *asm) kquant(typ string, s shape) {
 	a.free(acc...)
 	a.free(k.isum...)
 	a.free(k.low, k.mask)
+	a.free(k.extra...)
 	a.end()
 }
 
@@ -191,207 +210,35 @@ func (a *asm) storeFour(s shape, v V, dst, p, ld R) {
 	a.op("ADD $4, R%d, R%d", dst, dst)
 }
 
-// blockScales loads d, and for Q4_K dmin, of each stream.
-func (k *kq) blockScales(typ string, d, dmin V) {
-	if typ == "q4k" {
-		if k.rows == 1 {
-			k.loadAll("s", d, k.w[0])
-		} else {
-			for i, r := range k.w {
-				k.loadLane(d, i, r)
-			}
+// blockScales loads d, and dmin where there is one, of each stream.
+func (k *kq) blockScales(d, dmin V) {
+	width := "h"
+	if k.mins {
+		width = "s"
+	}
+	if k.rows == 1 {
+		k.op("ADD $%d, R%d, R19", k.d, k.w[0])
+		k.loadAll(width, d, 19)
+	} else {
+		h := []V{d, k.v(), k.v(), k.v()}
+		for i, r := range k.w {
+			k.load(width, h[i], r, k.d)
 		}
+		if k.mins {
+			k.zip1("4s", h[0], h[0], h[1])
+			k.zip1("4s", h[2], h[2], h[3])
+			k.zip1("2d", d, h[0], h[2])
+		} else {
+			k.zip1("4h", h[0], h[0], h[1])
+			k.zip1("4h", h[2], h[2], h[3])
+			k.zip1("2s", d, h[0], h[2])
+		}
+		k.free(h[1:]...)
+	}
+	if k.mins {
 		k.uzp2("8h", dmin, d, d)
 		k.uzp1("8h", d, d, d)
 		k.fcvtl(dmin, dmin)
-		k.fcvtl(d, d)
-		return
 	}
-	if k.rows == 1 {
-		k.op("ADD $208, R%d, R19", k.w[0])
-		k.loadAll("h", d, 19)
-		k.fcvtl(d, d)
-		return
-	}
-	h := []V{d, k.v(), k.v(), k.v()}
-	for i, r := range k.w {
-		k.load("h", h[i], r, 208)
-	}
-	k.zip1("4h", h[0], h[0], h[1])
-	k.zip1("4h", h[2], h[2], h[3])
-	k.zip1("2s", d, h[0], h[2])
 	k.fcvtl(d, d)
-	k.free(h[1:]...)
-}
-
-// q4k adds up a block: weights are taken apart once for all columns.
-func (k *kq) q4k() {
-	for i := range 4 {
-		k.zero(k.isum[i])
-	}
-	k.scale = k.vs(2)
-	if k.rows > 1 {
-		for i := range 4 {
-			m := k.scalesQ4K(i)
-			k.minsQ4K(i, m)
-			k.free(m)
-			for g := range 4 {
-				k.groupQ4K(i, g, i)
-			}
-		}
-	} else {
-		m := k.scalesQ4K(0)
-		for i := range 4 {
-			k.minsQ4K(i, m)
-		}
-		k.free(m)
-		for g := range 4 {
-			k.groupQ4K(0, g, 0, 1, 2, 3)
-		}
-	}
-	k.free(k.scale...)
-}
-
-// scalesQ4K decodes the scales and returns the mins, as int16.
-func (k *kq) scalesQ4K(i int) (mins V) {
-	w := k.weight(i)
-	a, b, c := k.v(), k.v(), k.v()
-	k.load("d", a, w, 4)
-	k.load("s", b, w, 12)
-	k.ushr("16b", c, b, 4)
-	k.and(b, b, k.low)
-	k.zip1("2s", b, b, c) // low four bits of scales 4..7, of mins 4..7
-	k.ushr("16b", c, a, 6)
-	k.shl("16b", c, c, 4)
-	k.orr(b, b, c)
-	k.and(a, a, k.mask)
-	k.zip2("2s", c, a, b) // mins
-	k.zip1("2s", a, a, b) // scales
-	k.long(false, false, "8b", c, c)
-	k.long(false, false, "8b", a, a)
-	k.long(false, false, "4h", k.scale[0], a)
-	k.long(false, true, "4h", k.scale[1], a)
-	k.free(a, b)
-	return c
-}
-
-func (k *kq) minsQ4K(i int, mins V) {
-	s := k.v()
-	k.load("q", s, k.sum(i), 32)
-	k.smull(false, k.msum[i], s, mins)
-	k.smlal(true, k.msum[i], s, mins)
-	k.free(s)
-}
-
-// groupQ4K takes the g-th 64 codes of weight stream i apart and multiplies them for the given streams.
-func (k *kq) groupQ4K(i, g int, streams ...int) {
-	c := k.vs(4)
-	k.load("q", c[0], k.weight(i), 16+32*g)
-	k.load("q", c[1], k.weight(i), 32+32*g)
-	k.ushr("16b", c[2], c[0], 4)
-	k.ushr("16b", c[3], c[1], 4)
-	k.and(c[0], c[0], k.low)
-	k.and(c[1], c[1], k.low)
-	for _, j := range streams {
-		x, p := k.vs(4), k.vs(2)
-		for b := range x {
-			k.load("q", x[b], k.act(j), 64*g+16*b)
-		}
-		k.zero(p[0])
-		k.zero(p[1])
-		for b := range x {
-			k.sdot(p[b/2], c[b], x[b])
-		}
-		for b := range p {
-			k.mla(k.isum[j], p[b], k.scale[g/2], 2*(g%2)+b)
-		}
-		k.free(x...)
-		k.free(p...)
-	}
-	k.free(c...)
-}
-
-// q6k leaves 32 in the codes and takes it off by the sums of 16.
-func (k *kq) q6k() {
-	k.scale = k.vs(4)
-	if k.rows > 1 {
-		for i := range 4 {
-			k.scalesQ6K(i, i)
-			for h := range 2 {
-				k.halfQ6K(i, h, i)
-			}
-		}
-	} else {
-		k.scalesQ6K(0, 0, 1, 2, 3)
-		for h := range 2 {
-			k.halfQ6K(0, h, 0, 1, 2, 3)
-		}
-	}
-	k.free(k.scale...)
-}
-
-// scalesQ6K decodes the scales and begins the sums of the given streams.
-func (k *kq) scalesQ6K(i int, streams ...int) {
-	lo, hi := k.v(), k.v()
-	k.load("q", lo, k.weight(i), 192)
-	k.long(true, true, "8b", hi, lo)
-	k.long(true, false, "8b", lo, lo)
-	for _, j := range streams {
-		s, t := k.v(), k.v()
-		k.load("q", s, k.sum(j), 0)
-		k.load("q", t, k.sum(j), 16)
-		k.smull(false, k.isum[j], s, lo)
-		k.smlal(true, k.isum[j], s, lo)
-		k.smlal(false, k.isum[j], t, hi)
-		k.smlal(true, k.isum[j], t, hi)
-		k.shl("4s", k.isum[j], k.isum[j], 5)
-		k.zero(s)
-		k.sub(k.isum[j], s, k.isum[j])
-		k.free(s, t)
-	}
-	k.long(true, false, "4h", k.scale[0], lo)
-	k.long(true, true, "4h", k.scale[1], lo)
-	k.long(true, false, "4h", k.scale[2], hi)
-	k.long(true, true, "4h", k.scale[3], hi)
-	k.free(lo, hi)
-}
-
-// halfQ6K takes the h-th 128 codes of weight stream i apart and multiplies them for the given streams.
-func (k *kq) halfQ6K(i, h int, streams ...int) {
-	w := k.weight(i)
-	for c := range 4 { // runs of 32
-		code, top := k.vs(2), k.v()
-		for b := range 2 {
-			k.load("q", code[b], w, 64*h+32*(c%2)+16*b)
-			k.load("q", top, w, 128+32*h+16*b)
-			if c < 2 {
-				k.and(code[b], code[b], k.low)
-			} else {
-				k.ushr("16b", code[b], code[b], 4)
-			}
-			switch c {
-			case 0:
-				k.shl("16b", top, top, 4)
-			case 1:
-				k.shl("16b", top, top, 2)
-			case 3:
-				k.ushr("16b", top, top, 2)
-			}
-			k.bit(code[b], top, k.mask)
-		}
-		k.free(top)
-		for _, j := range streams {
-			x, p := k.vs(2), k.vs(2)
-			for b := range 2 {
-				k.load("q", x[b], k.act(j), 128*h+32*c+16*b)
-				k.zero(p[b])
-				k.sdot(p[b], code[b], x[b])
-				g := 8*h + 2*c + b
-				k.mla(k.isum[j], p[b], k.scale[g/4], g%4)
-			}
-			k.free(x...)
-			k.free(p...)
-		}
-		k.free(code...)
-	}
 }

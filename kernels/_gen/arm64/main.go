@@ -23,14 +23,17 @@ func main() {
 	switch *set {
 	case "matrix":
 		for _, s := range []shape{{4, 1}, {1, 4}} {
-			a.kquant("q4k", s)
-			a.kquant("q6k", s)
+			for _, t := range []string{"q2k", "q3k", "q4k", "q5k", "q6k", "iq4xs"} {
+				a.kquant(t, s)
+			}
 			for _, t := range []string{"f32", "f16", "bf16"} {
 				a.floats(t, s)
 			}
 		}
-		a.q8("q80Rows", 1)
-		a.q8("q80Cols", 4)
+		for _, t := range []string{"q80", "q40", "q41", "q50", "q51", "iq4nl", "mxfp4"} {
+			a.block32(t, 1)
+			a.block32(t, 4)
+		}
 		a.values("f32")
 		a.values("f16")
 	case "common":
