@@ -23,11 +23,19 @@ var sign7, sign8 *byte
 
 func bindBooks() {
 	levels2, levels3, odds := []uint8{8, 25, 43}, []uint8{4, 12, 20, 28, 36, 44, 52, 62}, []uint8{1, 3, 5, 7, 9, 11, 13, 15}
-	bookiq2xxs, bytesiq2xxs = codeBook(rows8(quant.Grid256()[:]), levels2)
-	bookiq2xs, bytesiq2xs = codeBook(rows8(quant.Grid512()[:]), levels2)
-	bookiq2s, bytesiq2s = codeBook(rows8(quant.Grid1024()[:]), levels2)
-	bookiq3xxs, bytesiq3xxs = codeBook(rows4(quant.Grid3x256()[:]), levels3)
-	bookiq3s, bytesiq3s = codeBook(rows4(quant.Grid3x512()[:]), odds)
+	for _, g := range []struct {
+		book, bytes **byte
+		rows        [][]uint8
+		levels      []uint8
+	}{
+		{&bookiq2xxs, &bytesiq2xxs, rows8(quant.Grid256()[:]), levels2},
+		{&bookiq2xs, &bytesiq2xs, rows8(quant.Grid512()[:]), levels2},
+		{&bookiq2s, &bytesiq2s, rows8(quant.Grid1024()[:]), levels2},
+		{&bookiq3xxs, &bytesiq3xxs, rows4(quant.Grid3x256()[:]), levels3},
+		{&bookiq3s, &bytesiq3s, rows4(quant.Grid3x512()[:]), odds},
+	} {
+		*g.book, *g.bytes = codeBook(g.rows, g.levels)
+	}
 	var ones []byte
 	for _, delta := range []int8{1, -1} {
 		for _, row := range quant.Grid1x2048() {
@@ -36,7 +44,6 @@ func bindBooks() {
 			}
 		}
 	}
-	bytesiq1 = aligned(ones)
 	var s7, s8 []byte
 	for k := range 256 {
 		var row [8]byte
@@ -49,7 +56,9 @@ func bindBooks() {
 			s7 = append(s7, row[:]...)
 		}
 	}
-	sign7, sign8 = aligned(s7), aligned(s8)
+	for p, b := range map[**byte][]byte{&bytesiq1: ones, &sign7: s7, &sign8: s8} {
+		*p = aligned(b)
+	}
 }
 
 func rows8(g [][8]uint8) (rows [][]uint8) {

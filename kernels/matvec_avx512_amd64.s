@@ -4894,294 +4894,256 @@ block:
 	PREFETCHT0     (DI)(SI*1)
 	PREFETCHT0     64(DI)(SI*1)
 	VMOVDQU64      2(BX), Z7
-	VMOVDQU64      k_iq2xxs_signs_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z7, Z9, Z8
-	VMOVDQU64      k_parity_0<>+0(SB), Z9
-	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
-	VPMOVQD        Z8, Y8
-	VMOVDQU32      Y8, (SP)
-	VMOVDQU64      k_top_nibbles_8_64<>+0(SB), Z8
-	VPERMB         Z7, Z8, Z8
-	VPSRLW         $0x04, Z8, Z8
+	VMOVDQU64      k_even_dwords_64<>+0(SB), Z8
+	VPERMI2B       2(BX)(AX*1), Z7, Z8
+	VMOVDQU64      k_odd_dwords_64<>+0(SB), Z9
+	VPERMI2B       2(BX)(AX*1), Z7, Z9
+	VMOVDQU64      k_sign_words_64<>+0(SB), Z10
+	VPMULTISHIFTQB Z9, Z10, Z7
+	VMOVDQU64      k_parity_0<>+0(SB), Z10
+	VGF2P8AFFINEQB $0x00, Z10, Z7, Z7
+	VMOVDQU32      Z7, (SP)
+	VMOVDQU64      k_top_nibbles_3_64<>+0(SB), Z7
+	VPERMB         Z9, Z7, Z7
+	VPSRLW         $0x04, Z7, Z7
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z10
+	VPERMB         Z10, Z7, Z7
+	VMOVDQU64      k_top_nibbles_35_64<>+0(SB), Z10
+	VPERMB         Z9, Z10, Z10
+	VPSRLW         $0x04, Z10, Z10
 	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VPMOVB2M       Z7, K1
-	VMOVDQA64      Z7, Z10
+	VPERMB         Z9, Z10, Z10
+	VPMOVB2M       Z8, K1
+	VMOVDQA64      Z8, Z11
 	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
+	VPERMI2B       64(R11), Z9, Z11
+	VMOVDQA64      Z8, Z12
 	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQA64      Z7, Z11
+	VPERMI2B       192(R11), Z9, Z12
+	VMOVDQU8       Z12, K1, Z11
+	VMOVDQA64      Z8, Z12
 	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z11
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      384(R11), Z7
-	VPERMI2B       448(R11), Z7, Z9
-	VMOVDQU8       Z9, K1, Z11
-	VMOVDQU64      k_entries_iq2xxs_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          (SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z12
-	VPDPBUSD       Z9, Z7, Z12
-	VMOVDQU64      k_entries_iq2xxs_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          8(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z9, Z7, Z13
-	VMOVDQU64      k_entries_iq2xxs_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          16(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z7, Z14
-	VMOVDQU64      k_entries_iq2xxs_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          24(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z13, Z12, Z12
-	VPMADDWD       Z7, Z12, Z12
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z14, Z14
-	VPDPWSSD       Z7, Z14, Z12
-	VMOVDQU64      2(BX)(AX*1), Z7
-	VMOVDQU64      k_iq2xxs_signs_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z7, Z9, Z8
-	VMOVDQU64      k_parity_0<>+0(SB), Z9
-	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
-	VPMOVQD        Z8, Y8
-	VMOVDQU32      Y8, (SP)
-	VMOVDQU64      k_top_nibbles_8_64<>+0(SB), Z8
-	VPERMB         Z7, Z8, Z8
-	VPSRLW         $0x04, Z8, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VPMOVB2M       Z7, K1
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z11
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      384(R11), Z7
-	VPERMI2B       448(R11), Z7, Z9
-	VMOVDQU8       Z9, K1, Z11
-	VMOVDQU64      k_entries_iq2xxs_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
+	VPERMI2B       320(R11), Z9, Z12
+	VMOVDQA64      Z8, Z9
+	VMOVDQU64      384(R11), Z8
+	VPERMI2B       448(R11), Z8, Z9
+	VMOVDQU8       Z9, K1, Z12
+	VMOVDQU64      k_entries_iq2xxs_0_0_64<>+0(SB), Z8
+	VPERMI2B       Z12, Z11, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
 	VMOVDQU64      (R8), Z9
 	KMOVQ          (SP), K1
 	VPSUBB         Z9, Z2, K1, Z9
 	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z9, Z7, Z13
-	VMOVDQU64      k_entries_iq2xxs_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
+	VPDPBUSD       Z9, Z8, Z13
+	VMOVDQU64      k_entries_iq2xxs_1_0_64<>+0(SB), Z8
+	VPERMI2B       Z12, Z11, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
 	VMOVDQU64      64(R8), Z9
 	KMOVQ          8(SP), K1
 	VPSUBB         Z9, Z2, K1, Z9
 	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z7, Z14
-	VMOVDQU64      k_entries_iq2xxs_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
+	VPDPBUSD       Z9, Z8, Z14
+	VMOVDQU64      k_entries_iq2xxs_2_0_64<>+0(SB), Z8
+	VPERMI2B       Z12, Z11, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
 	VMOVDQU64      128(R8), Z9
 	KMOVQ          16(SP), K1
 	VPSUBB         Z9, Z2, K1, Z9
 	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z7, Z15
-	VMOVDQU64      k_entries_iq2xxs_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
+	VPDPBUSD       Z9, Z8, Z15
+	VMOVDQU64      k_entries_iq2xxs_3_0_64<>+0(SB), Z8
+	VPERMI2B       Z12, Z11, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
 	VMOVDQU64      192(R8), Z9
 	KMOVQ          24(SP), K1
 	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z9, Z8, Z16
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z7, Z8
 	VPACKSSDW      Z14, Z13, Z13
-	VPMADDWD       Z7, Z13, Z13
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z15, Z15
-	VPDPWSSD       Z7, Z15, Z13
-	VMOVDQU64      2(BX)(AX*2), Z7
-	VMOVDQU64      k_iq2xxs_signs_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z7, Z9, Z8
-	VMOVDQU64      k_parity_0<>+0(SB), Z9
-	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
-	VPMOVQD        Z8, Y8
-	VMOVDQU32      Y8, (SP)
-	VMOVDQU64      k_top_nibbles_8_64<>+0(SB), Z8
-	VPERMB         Z7, Z8, Z8
-	VPSRLW         $0x04, Z8, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VPMOVB2M       Z7, K1
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z11
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      384(R11), Z7
-	VPERMI2B       448(R11), Z7, Z9
-	VMOVDQU8       Z9, K1, Z11
-	VMOVDQU64      k_entries_iq2xxs_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          (SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z7, Z14
-	VMOVDQU64      k_entries_iq2xxs_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          8(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z7, Z15
-	VMOVDQU64      k_entries_iq2xxs_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          16(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z9, Z7, Z16
-	VMOVDQU64      k_entries_iq2xxs_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          24(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z15, Z14, Z14
-	VPMADDWD       Z7, Z14, Z14
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z16, Z16
-	VPDPWSSD       Z7, Z16, Z14
-	VMOVDQU64      2(BX)(SI*1), Z7
-	VMOVDQU64      k_iq2xxs_signs_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z7, Z9, Z8
-	VMOVDQU64      k_parity_0<>+0(SB), Z9
-	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
-	VPMOVQD        Z8, Y8
-	VMOVDQU32      Y8, (SP)
-	VMOVDQU64      k_top_nibbles_8_64<>+0(SB), Z8
-	VPERMB         Z7, Z8, Z8
-	VPSRLW         $0x04, Z8, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VPMOVB2M       Z7, K1
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z11
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      384(R11), Z7
-	VPERMI2B       448(R11), Z7, Z9
-	VMOVDQU8       Z9, K1, Z11
-	VMOVDQU64      k_entries_iq2xxs_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          (SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z7, Z15
-	VMOVDQU64      k_entries_iq2xxs_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          8(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z9, Z7, Z16
-	VMOVDQU64      k_entries_iq2xxs_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          16(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z17
-	VPDPBUSD       Z9, Z7, Z17
-	VMOVDQU64      k_entries_iq2xxs_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          24(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPMADDWD       Z8, Z13, Z13
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z7, Z7
 	VPACKSSDW      Z16, Z15, Z15
-	VPMADDWD       Z7, Z15, Z15
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z17, Z17
+	VPDPWSSD       Z7, Z15, Z13
+	VMOVDQU64      k_entries_iq2xxs_0_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z8
+	KMOVQ          32(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z9
+	VPDPBUSD       Z8, Z7, Z9
+	VMOVDQU64      k_entries_iq2xxs_1_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z8
+	KMOVQ          40(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z8, Z7, Z14
+	VMOVDQU64      k_entries_iq2xxs_2_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z8
+	KMOVQ          48(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z8, Z7, Z15
+	VMOVDQU64      k_entries_iq2xxs_3_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z8
+	KMOVQ          56(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z8, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z10, Z7
+	VPACKSSDW      Z14, Z9, Z9
+	VPMADDWD       Z7, Z9, Z9
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z10, Z7
+	VPACKSSDW      Z11, Z15, Z15
+	VPDPWSSD       Z7, Z15, Z9
+	VMOVDQU64      2(BX)(AX*2), Z7
+	VMOVDQU64      k_even_dwords_64<>+0(SB), Z8
+	VPERMI2B       2(BX)(SI*1), Z7, Z8
+	VMOVDQU64      k_odd_dwords_64<>+0(SB), Z10
+	VPERMI2B       2(BX)(SI*1), Z7, Z10
+	VMOVDQU64      k_sign_words_64<>+0(SB), Z11
+	VPMULTISHIFTQB Z10, Z11, Z7
+	VMOVDQU64      k_parity_0<>+0(SB), Z11
+	VGF2P8AFFINEQB $0x00, Z11, Z7, Z7
+	VMOVDQU32      Z7, (SP)
+	VMOVDQU64      k_top_nibbles_3_64<>+0(SB), Z7
+	VPERMB         Z10, Z7, Z7
+	VPSRLW         $0x04, Z7, Z7
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z11
+	VPERMB         Z11, Z7, Z7
+	VMOVDQU64      k_top_nibbles_35_64<>+0(SB), Z11
+	VPERMB         Z10, Z11, Z11
+	VPSRLW         $0x04, Z11, Z11
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z10
+	VPERMB         Z10, Z11, Z11
+	VPMOVB2M       Z8, K1
+	VMOVDQA64      Z8, Z12
+	VMOVDQU64      (R11), Z10
+	VPERMI2B       64(R11), Z10, Z12
+	VMOVDQA64      Z8, Z14
+	VMOVDQU64      128(R11), Z10
+	VPERMI2B       192(R11), Z10, Z14
+	VMOVDQU8       Z14, K1, Z12
+	VMOVDQA64      Z8, Z14
+	VMOVDQU64      256(R11), Z10
+	VPERMI2B       320(R11), Z10, Z14
+	VMOVDQA64      Z8, Z10
+	VMOVDQU64      384(R11), Z8
+	VPERMI2B       448(R11), Z8, Z10
+	VMOVDQU8       Z10, K1, Z14
+	VMOVDQU64      k_entries_iq2xxs_0_0_64<>+0(SB), Z8
+	VPERMI2B       Z14, Z12, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      (R8), Z10
+	KMOVQ          (SP), K1
+	VPSUBB         Z10, Z2, K1, Z10
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z10, Z8, Z15
+	VMOVDQU64      k_entries_iq2xxs_1_0_64<>+0(SB), Z8
+	VPERMI2B       Z14, Z12, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      64(R8), Z10
+	KMOVQ          8(SP), K1
+	VPSUBB         Z10, Z2, K1, Z10
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z10, Z8, Z16
+	VMOVDQU64      k_entries_iq2xxs_2_0_64<>+0(SB), Z8
+	VPERMI2B       Z14, Z12, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      128(R8), Z10
+	KMOVQ          16(SP), K1
+	VPSUBB         Z10, Z2, K1, Z10
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z10, Z8, Z17
+	VMOVDQU64      k_entries_iq2xxs_3_0_64<>+0(SB), Z8
+	VPERMI2B       Z14, Z12, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      192(R8), Z10
+	KMOVQ          24(SP), K1
+	VPSUBB         Z10, Z2, K1, Z10
+	VMOVDQA64      Z2, Z18
+	VPDPBUSD       Z10, Z8, Z18
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z7, Z8
+	VPACKSSDW      Z16, Z15, Z15
+	VPMADDWD       Z8, Z15, Z15
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z7, Z7
+	VPACKSSDW      Z18, Z17, Z17
 	VPDPWSSD       Z7, Z17, Z15
-	VPUNPCKHDQ     Z13, Z12, Z7
-	VPUNPCKLDQ     Z13, Z12, Z12
-	VPADDD         Z7, Z12, Z12
-	VPUNPCKHDQ     Z15, Z14, Z7
-	VPUNPCKLDQ     Z15, Z14, Z14
-	VPADDD         Z7, Z14, Z14
-	VPUNPCKHQDQ    Z14, Z12, Z7
-	VPUNPCKLQDQ    Z14, Z12, Z12
-	VPADDD         Z7, Z12, Z12
-	VEXTRACTI64X4  $0x01, Z12, Y7
-	VPADDD         Y7, Y12, Y12
-	VEXTRACTI32X4  $0x01, Y12, X7
-	VPADDD         X7, X12, X7
+	VMOVDQU64      k_entries_iq2xxs_0_1_64<>+0(SB), Z7
+	VPERMI2B       Z14, Z12, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z8
+	KMOVQ          32(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z10
+	VPDPBUSD       Z8, Z7, Z10
+	VMOVDQU64      k_entries_iq2xxs_1_1_64<>+0(SB), Z7
+	VPERMI2B       Z14, Z12, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z8
+	KMOVQ          40(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z8, Z7, Z16
+	VMOVDQU64      k_entries_iq2xxs_2_1_64<>+0(SB), Z7
+	VPERMI2B       Z14, Z12, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z8
+	KMOVQ          48(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z8, Z7, Z17
+	VMOVDQU64      k_entries_iq2xxs_3_1_64<>+0(SB), Z7
+	VPERMI2B       Z14, Z12, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z8
+	KMOVQ          56(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z12
+	VPDPBUSD       Z8, Z7, Z12
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z11, Z7
+	VPACKSSDW      Z16, Z10, Z10
+	VPMADDWD       Z7, Z10, Z10
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z11, Z7
+	VPACKSSDW      Z12, Z17, Z17
+	VPDPWSSD       Z7, Z17, Z10
+	VPUNPCKHDQ     Z9, Z13, Z7
+	VPUNPCKLDQ     Z9, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VPUNPCKHDQ     Z10, Z15, Z7
+	VPUNPCKLDQ     Z10, Z15, Z15
+	VPADDD         Z7, Z15, Z15
+	VPUNPCKHQDQ    Z15, Z13, Z7
+	VPUNPCKLQDQ    Z15, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VEXTRACTI64X4  $0x01, Z13, Y7
+	VPADDD         Y7, Y13, Y13
+	VEXTRACTI32X4  $0x01, Y13, X7
+	VPADDD         X7, X13, X7
 	VXORPS         X8, X8, X8
 	VPINSRW        $0x00, (BX), X8, X8
 	VPINSRW        $0x01, (BX)(AX*1), X8, X8
@@ -5247,15 +5209,35 @@ DATA k_levels_iq2xxs_64<>+48(SB)/8, $0x002b1908002b1908
 DATA k_levels_iq2xxs_64<>+56(SB)/8, $0x002b1908002b1908
 GLOBL k_levels_iq2xxs_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_iq2xxs_signs_64<>+0(SB)/8, $0x00000000352e2720
-DATA k_iq2xxs_signs_64<>+8(SB)/8, $0x00000000352e2720
-DATA k_iq2xxs_signs_64<>+16(SB)/8, $0x00000000352e2720
-DATA k_iq2xxs_signs_64<>+24(SB)/8, $0x00000000352e2720
-DATA k_iq2xxs_signs_64<>+32(SB)/8, $0x00000000352e2720
-DATA k_iq2xxs_signs_64<>+40(SB)/8, $0x00000000352e2720
-DATA k_iq2xxs_signs_64<>+48(SB)/8, $0x00000000352e2720
-DATA k_iq2xxs_signs_64<>+56(SB)/8, $0x00000000352e2720
-GLOBL k_iq2xxs_signs_64<>(SB), RODATA|NOPTR, $64
+DATA k_even_dwords_64<>+0(SB)/8, $0x0b0a090803020100
+DATA k_even_dwords_64<>+8(SB)/8, $0x1b1a191813121110
+DATA k_even_dwords_64<>+16(SB)/8, $0x2b2a292823222120
+DATA k_even_dwords_64<>+24(SB)/8, $0x3b3a393833323130
+DATA k_even_dwords_64<>+32(SB)/8, $0x4b4a494843424140
+DATA k_even_dwords_64<>+40(SB)/8, $0x5b5a595853525150
+DATA k_even_dwords_64<>+48(SB)/8, $0x6b6a696863626160
+DATA k_even_dwords_64<>+56(SB)/8, $0x7b7a797873727170
+GLOBL k_even_dwords_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_odd_dwords_64<>+0(SB)/8, $0x0f0e0d0c07060504
+DATA k_odd_dwords_64<>+8(SB)/8, $0x1f1e1d1c17161514
+DATA k_odd_dwords_64<>+16(SB)/8, $0x2f2e2d2c27262524
+DATA k_odd_dwords_64<>+24(SB)/8, $0x3f3e3d3c37363534
+DATA k_odd_dwords_64<>+32(SB)/8, $0x4f4e4d4c47464544
+DATA k_odd_dwords_64<>+40(SB)/8, $0x5f5e5d5c57565554
+DATA k_odd_dwords_64<>+48(SB)/8, $0x6f6e6d6c67666564
+DATA k_odd_dwords_64<>+56(SB)/8, $0x7f7e7d7c77767574
+GLOBL k_odd_dwords_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_sign_words_64<>+0(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+8(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+16(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+24(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+32(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+40(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+48(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+56(SB)/8, $0x352e2720150e0700
+GLOBL k_sign_words_64<>(SB), RODATA|NOPTR, $64
 
 DATA k_parity_0<>+0(SB)/8, $0x010204081020407f
 DATA k_parity_0<>+8(SB)/8, $0x010204081020407f
@@ -5267,15 +5249,15 @@ DATA k_parity_0<>+48(SB)/8, $0x010204081020407f
 DATA k_parity_0<>+56(SB)/8, $0x010204081020407f
 GLOBL k_parity_0<>(SB), RODATA|NOPTR, $64
 
-DATA k_top_nibbles_8_64<>+0(SB)/8, $0x1f1f17170f0f0707
-DATA k_top_nibbles_8_64<>+8(SB)/8, $0x3f3f37372f2f2727
-DATA k_top_nibbles_8_64<>+16(SB)/8, $0x1f1f17170f0f0707
-DATA k_top_nibbles_8_64<>+24(SB)/8, $0x3f3f37372f2f2727
-DATA k_top_nibbles_8_64<>+32(SB)/8, $0x1f1f17170f0f0707
-DATA k_top_nibbles_8_64<>+40(SB)/8, $0x3f3f37372f2f2727
-DATA k_top_nibbles_8_64<>+48(SB)/8, $0x1f1f17170f0f0707
-DATA k_top_nibbles_8_64<>+56(SB)/8, $0x3f3f37372f2f2727
-GLOBL k_top_nibbles_8_64<>(SB), RODATA|NOPTR, $64
+DATA k_top_nibbles_3_64<>+0(SB)/8, $0x0f0f0b0b07070303
+DATA k_top_nibbles_3_64<>+8(SB)/8, $0x1f1f1b1b17171313
+DATA k_top_nibbles_3_64<>+16(SB)/8, $0x0f0f0b0b07070303
+DATA k_top_nibbles_3_64<>+24(SB)/8, $0x1f1f1b1b17171313
+DATA k_top_nibbles_3_64<>+32(SB)/8, $0x0f0f0b0b07070303
+DATA k_top_nibbles_3_64<>+40(SB)/8, $0x1f1f1b1b17171313
+DATA k_top_nibbles_3_64<>+48(SB)/8, $0x0f0f0b0b07070303
+DATA k_top_nibbles_3_64<>+56(SB)/8, $0x1f1f1b1b17171313
+GLOBL k_top_nibbles_3_64<>(SB), RODATA|NOPTR, $64
 
 DATA k_odd_scales_64<>+0(SB)/8, $0x0f0d0b0907050301
 DATA k_odd_scales_64<>+8(SB)/8, $0x1f1d1b1917151311
@@ -5287,45 +5269,55 @@ DATA k_odd_scales_64<>+48(SB)/8, $0x0f0d0b0907050301
 DATA k_odd_scales_64<>+56(SB)/8, $0x1f1d1b1917151311
 GLOBL k_odd_scales_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2xxs_0_64<>+0(SB)/8, $0x0000000000004000
-DATA k_entries_iq2xxs_0_64<>+8(SB)/8, $0x0000000000004101
-DATA k_entries_iq2xxs_0_64<>+16(SB)/8, $0x0000000000004202
-DATA k_entries_iq2xxs_0_64<>+24(SB)/8, $0x0000000000004303
-DATA k_entries_iq2xxs_0_64<>+32(SB)/8, $0x0000000000004808
-DATA k_entries_iq2xxs_0_64<>+40(SB)/8, $0x0000000000004909
-DATA k_entries_iq2xxs_0_64<>+48(SB)/8, $0x0000000000004a0a
-DATA k_entries_iq2xxs_0_64<>+56(SB)/8, $0x0000000000004b0b
-GLOBL k_entries_iq2xxs_0_64<>(SB), RODATA|NOPTR, $64
+DATA k_top_nibbles_35_64<>+0(SB)/8, $0x2f2f2b2b27272323
+DATA k_top_nibbles_35_64<>+8(SB)/8, $0x3f3f3b3b37373333
+DATA k_top_nibbles_35_64<>+16(SB)/8, $0x2f2f2b2b27272323
+DATA k_top_nibbles_35_64<>+24(SB)/8, $0x3f3f3b3b37373333
+DATA k_top_nibbles_35_64<>+32(SB)/8, $0x2f2f2b2b27272323
+DATA k_top_nibbles_35_64<>+40(SB)/8, $0x3f3f3b3b37373333
+DATA k_top_nibbles_35_64<>+48(SB)/8, $0x2f2f2b2b27272323
+DATA k_top_nibbles_35_64<>+56(SB)/8, $0x3f3f3b3b37373333
+GLOBL k_top_nibbles_35_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2xxs_1_64<>+0(SB)/8, $0x0000000000005010
-DATA k_entries_iq2xxs_1_64<>+8(SB)/8, $0x0000000000005111
-DATA k_entries_iq2xxs_1_64<>+16(SB)/8, $0x0000000000005212
-DATA k_entries_iq2xxs_1_64<>+24(SB)/8, $0x0000000000005313
-DATA k_entries_iq2xxs_1_64<>+32(SB)/8, $0x0000000000005818
-DATA k_entries_iq2xxs_1_64<>+40(SB)/8, $0x0000000000005919
-DATA k_entries_iq2xxs_1_64<>+48(SB)/8, $0x0000000000005a1a
-DATA k_entries_iq2xxs_1_64<>+56(SB)/8, $0x0000000000005b1b
-GLOBL k_entries_iq2xxs_1_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2xxs_0_0_64<>+0(SB)/8, $0x0000000000004000
+DATA k_entries_iq2xxs_0_0_64<>+8(SB)/8, $0x0000000000004101
+DATA k_entries_iq2xxs_0_0_64<>+16(SB)/8, $0x0000000000004202
+DATA k_entries_iq2xxs_0_0_64<>+24(SB)/8, $0x0000000000004303
+DATA k_entries_iq2xxs_0_0_64<>+32(SB)/8, $0x0000000000004404
+DATA k_entries_iq2xxs_0_0_64<>+40(SB)/8, $0x0000000000004505
+DATA k_entries_iq2xxs_0_0_64<>+48(SB)/8, $0x0000000000004606
+DATA k_entries_iq2xxs_0_0_64<>+56(SB)/8, $0x0000000000004707
+GLOBL k_entries_iq2xxs_0_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2xxs_2_64<>+0(SB)/8, $0x0000000000006020
-DATA k_entries_iq2xxs_2_64<>+8(SB)/8, $0x0000000000006121
-DATA k_entries_iq2xxs_2_64<>+16(SB)/8, $0x0000000000006222
-DATA k_entries_iq2xxs_2_64<>+24(SB)/8, $0x0000000000006323
-DATA k_entries_iq2xxs_2_64<>+32(SB)/8, $0x0000000000006828
-DATA k_entries_iq2xxs_2_64<>+40(SB)/8, $0x0000000000006929
-DATA k_entries_iq2xxs_2_64<>+48(SB)/8, $0x0000000000006a2a
-DATA k_entries_iq2xxs_2_64<>+56(SB)/8, $0x0000000000006b2b
-GLOBL k_entries_iq2xxs_2_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2xxs_1_0_64<>+0(SB)/8, $0x0000000000004808
+DATA k_entries_iq2xxs_1_0_64<>+8(SB)/8, $0x0000000000004909
+DATA k_entries_iq2xxs_1_0_64<>+16(SB)/8, $0x0000000000004a0a
+DATA k_entries_iq2xxs_1_0_64<>+24(SB)/8, $0x0000000000004b0b
+DATA k_entries_iq2xxs_1_0_64<>+32(SB)/8, $0x0000000000004c0c
+DATA k_entries_iq2xxs_1_0_64<>+40(SB)/8, $0x0000000000004d0d
+DATA k_entries_iq2xxs_1_0_64<>+48(SB)/8, $0x0000000000004e0e
+DATA k_entries_iq2xxs_1_0_64<>+56(SB)/8, $0x0000000000004f0f
+GLOBL k_entries_iq2xxs_1_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2xxs_3_64<>+0(SB)/8, $0x0000000000007030
-DATA k_entries_iq2xxs_3_64<>+8(SB)/8, $0x0000000000007131
-DATA k_entries_iq2xxs_3_64<>+16(SB)/8, $0x0000000000007232
-DATA k_entries_iq2xxs_3_64<>+24(SB)/8, $0x0000000000007333
-DATA k_entries_iq2xxs_3_64<>+32(SB)/8, $0x0000000000007838
-DATA k_entries_iq2xxs_3_64<>+40(SB)/8, $0x0000000000007939
-DATA k_entries_iq2xxs_3_64<>+48(SB)/8, $0x0000000000007a3a
-DATA k_entries_iq2xxs_3_64<>+56(SB)/8, $0x0000000000007b3b
-GLOBL k_entries_iq2xxs_3_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2xxs_2_0_64<>+0(SB)/8, $0x0000000000005010
+DATA k_entries_iq2xxs_2_0_64<>+8(SB)/8, $0x0000000000005111
+DATA k_entries_iq2xxs_2_0_64<>+16(SB)/8, $0x0000000000005212
+DATA k_entries_iq2xxs_2_0_64<>+24(SB)/8, $0x0000000000005313
+DATA k_entries_iq2xxs_2_0_64<>+32(SB)/8, $0x0000000000005414
+DATA k_entries_iq2xxs_2_0_64<>+40(SB)/8, $0x0000000000005515
+DATA k_entries_iq2xxs_2_0_64<>+48(SB)/8, $0x0000000000005616
+DATA k_entries_iq2xxs_2_0_64<>+56(SB)/8, $0x0000000000005717
+GLOBL k_entries_iq2xxs_2_0_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xxs_3_0_64<>+0(SB)/8, $0x0000000000005818
+DATA k_entries_iq2xxs_3_0_64<>+8(SB)/8, $0x0000000000005919
+DATA k_entries_iq2xxs_3_0_64<>+16(SB)/8, $0x0000000000005a1a
+DATA k_entries_iq2xxs_3_0_64<>+24(SB)/8, $0x0000000000005b1b
+DATA k_entries_iq2xxs_3_0_64<>+32(SB)/8, $0x0000000000005c1c
+DATA k_entries_iq2xxs_3_0_64<>+40(SB)/8, $0x0000000000005d1d
+DATA k_entries_iq2xxs_3_0_64<>+48(SB)/8, $0x0000000000005e1e
+DATA k_entries_iq2xxs_3_0_64<>+56(SB)/8, $0x0000000000005f1f
+GLOBL k_entries_iq2xxs_3_0_64<>(SB), RODATA|NOPTR, $64
 
 DATA k_packed_scales_00_64<>+0(SB)/8, $0x8000800080008000
 DATA k_packed_scales_00_64<>+8(SB)/8, $0x8004800480048004
@@ -5346,6 +5338,46 @@ DATA k_packed_scales_01_64<>+40(SB)/8, $0x800e800e800e800e
 DATA k_packed_scales_01_64<>+48(SB)/8, $0x800b800b800b800b
 DATA k_packed_scales_01_64<>+56(SB)/8, $0x800f800f800f800f
 GLOBL k_packed_scales_01_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xxs_0_1_64<>+0(SB)/8, $0x0000000000006020
+DATA k_entries_iq2xxs_0_1_64<>+8(SB)/8, $0x0000000000006121
+DATA k_entries_iq2xxs_0_1_64<>+16(SB)/8, $0x0000000000006222
+DATA k_entries_iq2xxs_0_1_64<>+24(SB)/8, $0x0000000000006323
+DATA k_entries_iq2xxs_0_1_64<>+32(SB)/8, $0x0000000000006424
+DATA k_entries_iq2xxs_0_1_64<>+40(SB)/8, $0x0000000000006525
+DATA k_entries_iq2xxs_0_1_64<>+48(SB)/8, $0x0000000000006626
+DATA k_entries_iq2xxs_0_1_64<>+56(SB)/8, $0x0000000000006727
+GLOBL k_entries_iq2xxs_0_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xxs_1_1_64<>+0(SB)/8, $0x0000000000006828
+DATA k_entries_iq2xxs_1_1_64<>+8(SB)/8, $0x0000000000006929
+DATA k_entries_iq2xxs_1_1_64<>+16(SB)/8, $0x0000000000006a2a
+DATA k_entries_iq2xxs_1_1_64<>+24(SB)/8, $0x0000000000006b2b
+DATA k_entries_iq2xxs_1_1_64<>+32(SB)/8, $0x0000000000006c2c
+DATA k_entries_iq2xxs_1_1_64<>+40(SB)/8, $0x0000000000006d2d
+DATA k_entries_iq2xxs_1_1_64<>+48(SB)/8, $0x0000000000006e2e
+DATA k_entries_iq2xxs_1_1_64<>+56(SB)/8, $0x0000000000006f2f
+GLOBL k_entries_iq2xxs_1_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xxs_2_1_64<>+0(SB)/8, $0x0000000000007030
+DATA k_entries_iq2xxs_2_1_64<>+8(SB)/8, $0x0000000000007131
+DATA k_entries_iq2xxs_2_1_64<>+16(SB)/8, $0x0000000000007232
+DATA k_entries_iq2xxs_2_1_64<>+24(SB)/8, $0x0000000000007333
+DATA k_entries_iq2xxs_2_1_64<>+32(SB)/8, $0x0000000000007434
+DATA k_entries_iq2xxs_2_1_64<>+40(SB)/8, $0x0000000000007535
+DATA k_entries_iq2xxs_2_1_64<>+48(SB)/8, $0x0000000000007636
+DATA k_entries_iq2xxs_2_1_64<>+56(SB)/8, $0x0000000000007737
+GLOBL k_entries_iq2xxs_2_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xxs_3_1_64<>+0(SB)/8, $0x0000000000007838
+DATA k_entries_iq2xxs_3_1_64<>+8(SB)/8, $0x0000000000007939
+DATA k_entries_iq2xxs_3_1_64<>+16(SB)/8, $0x0000000000007a3a
+DATA k_entries_iq2xxs_3_1_64<>+24(SB)/8, $0x0000000000007b3b
+DATA k_entries_iq2xxs_3_1_64<>+32(SB)/8, $0x0000000000007c3c
+DATA k_entries_iq2xxs_3_1_64<>+40(SB)/8, $0x0000000000007d3d
+DATA k_entries_iq2xxs_3_1_64<>+48(SB)/8, $0x0000000000007e3e
+DATA k_entries_iq2xxs_3_1_64<>+56(SB)/8, $0x0000000000007f3f
+GLOBL k_entries_iq2xxs_3_1_64<>(SB), RODATA|NOPTR, $64
 
 DATA k_parts_8<>+0(SB)/8, $0x3e0000003e000000
 DATA k_parts_8<>+8(SB)/8, $0x3e0000003e000000
@@ -5401,362 +5433,288 @@ block:
 	PREFETCHT0     (DI)(SI*1)
 	PREFETCHT0     64(DI)(SI*1)
 	VMOVDQU64      2(BX), Z7
-	VPSRLW         $0x08, Z7, Z8
-	VMOVDQU64      k_bytes_01_64<>+0(SB), Z9
-	VPTESTMB       Z9, Z8, K2
-	VPMOVB2M       Z7, K1
-	VMOVDQU64      k_parity_1<>+0(SB), Z9
-	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
-	VPMOVWB        Z8, Y8
-	VMOVDQU32      Y8, (SP)
-	VPBROADCASTQ   66(BX), Z8
+	VMOVDQU64      k_even_bytes_64<>+0(SB), Z8
+	VPERMI2B       2(BX)(AX*1), Z7, Z8
+	VMOVDQU64      k_odd_bytes_64<>+0(SB), Z9
+	VPERMI2B       2(BX)(AX*1), Z7, Z9
+	VMOVDQU64      k_bytes_01_64<>+0(SB), Z7
+	VPTESTMB       Z7, Z9, K1
+	VMOVDQU64      k_parity_1<>+0(SB), Z7
+	VGF2P8AFFINEQB $0x00, Z7, Z9, Z9
+	VMOVDQU32      Z9, (SP)
+	VPBROADCASTQ   66(BX), Z7
 	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z8, Z9, Z8
+	VPMULTISHIFTQB Z7, Z9, Z7
 	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQA64      Z7, Z12
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z12
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      384(R11), Z9
-	VPERMI2B       448(R11), Z9, Z13
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z13, K1, Z12
-	VMOVDQU8       Z12, K2, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      512(R11), Z9
-	VPERMI2B       576(R11), Z9, Z11
-	VMOVDQA64      Z7, Z12
-	VMOVDQU64      640(R11), Z9
-	VPERMI2B       704(R11), Z9, Z12
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      768(R11), Z9
-	VPERMI2B       832(R11), Z9, Z13
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      896(R11), Z7
-	VPERMI2B       960(R11), Z7, Z9
-	VMOVDQU8       Z12, K1, Z11
-	VMOVDQU8       Z9, K1, Z13
-	VMOVDQU8       Z13, K2, Z11
-	VMOVDQU64      k_entries_iq2xs_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          (SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z12
-	VPDPBUSD       Z9, Z7, Z12
-	VMOVDQU64      k_entries_iq2xs_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          8(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z9, Z7, Z13
-	VMOVDQU64      k_entries_iq2xs_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          16(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z7, Z14
-	VMOVDQU64      k_entries_iq2xs_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          24(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z13, Z12, Z12
-	VPMADDWD       Z7, Z12, Z12
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z14, Z14
-	VPDPWSSD       Z7, Z14, Z12
-	VMOVDQU64      2(BX)(AX*1), Z7
-	VPSRLW         $0x08, Z7, Z8
-	VMOVDQU64      k_bytes_01_64<>+0(SB), Z9
-	VPTESTMB       Z9, Z8, K2
-	VPMOVB2M       Z7, K1
-	VMOVDQU64      k_parity_1<>+0(SB), Z9
-	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
-	VPMOVWB        Z8, Y8
-	VMOVDQU32      Y8, (SP)
-	VPBROADCASTQ   66(BX)(AX*1), Z8
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z8, Z9, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z13
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      384(R11), Z9
-	VPERMI2B       448(R11), Z9, Z14
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z14, K1, Z13
-	VMOVDQU8       Z13, K2, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      512(R11), Z9
-	VPERMI2B       576(R11), Z9, Z11
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      640(R11), Z9
-	VPERMI2B       704(R11), Z9, Z13
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      768(R11), Z9
-	VPERMI2B       832(R11), Z9, Z14
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      896(R11), Z7
-	VPERMI2B       960(R11), Z7, Z9
+	VPERMB         Z9, Z7, Z7
+	VPBROADCASTQ   66(BX)(AX*1), Z9
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z10
+	VPMULTISHIFTQB Z9, Z10, Z9
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z10
+	VPERMB         Z10, Z9, Z9
+	VPMOVB2M       Z8, K2
+	VMOVDQA64      Z8, Z11
+	VMOVDQU64      (R11), Z10
+	VPERMI2B       64(R11), Z10, Z11
+	VMOVDQA64      Z8, Z12
+	VMOVDQU64      128(R11), Z10
+	VPERMI2B       192(R11), Z10, Z12
+	VMOVDQA64      Z8, Z13
+	VMOVDQU64      256(R11), Z10
+	VPERMI2B       320(R11), Z10, Z13
+	VMOVDQA64      Z8, Z14
+	VMOVDQU64      384(R11), Z10
+	VPERMI2B       448(R11), Z10, Z14
+	VMOVDQU8       Z12, K2, Z11
+	VMOVDQU8       Z14, K2, Z13
 	VMOVDQU8       Z13, K1, Z11
-	VMOVDQU8       Z9, K1, Z14
-	VMOVDQU8       Z14, K2, Z11
-	VMOVDQU64      k_entries_iq2xs_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
+	VMOVDQA64      Z8, Z12
+	VMOVDQU64      512(R11), Z10
+	VPERMI2B       576(R11), Z10, Z12
+	VMOVDQA64      Z8, Z13
+	VMOVDQU64      640(R11), Z10
+	VPERMI2B       704(R11), Z10, Z13
+	VMOVDQA64      Z8, Z14
+	VMOVDQU64      768(R11), Z10
+	VPERMI2B       832(R11), Z10, Z14
+	VMOVDQA64      Z8, Z10
+	VMOVDQU64      896(R11), Z8
+	VPERMI2B       960(R11), Z8, Z10
+	VMOVDQU8       Z13, K2, Z12
+	VMOVDQU8       Z10, K2, Z14
+	VMOVDQU8       Z14, K1, Z12
+	VMOVDQU64      k_entries_iq2xs_0_0_64<>+0(SB), Z8
+	VPERMI2B       Z12, Z11, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      (R8), Z10
 	KMOVQ          (SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
+	VPSUBB         Z10, Z2, K1, Z10
 	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z9, Z7, Z13
-	VMOVDQU64      k_entries_iq2xs_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
+	VPDPBUSD       Z10, Z8, Z13
+	VMOVDQU64      k_entries_iq2xs_1_0_64<>+0(SB), Z8
+	VPERMI2B       Z12, Z11, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      64(R8), Z10
 	KMOVQ          8(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
+	VPSUBB         Z10, Z2, K1, Z10
 	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z7, Z14
-	VMOVDQU64      k_entries_iq2xs_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
+	VPDPBUSD       Z10, Z8, Z14
+	VMOVDQU64      k_entries_iq2xs_2_0_64<>+0(SB), Z8
+	VPERMI2B       Z12, Z11, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      128(R8), Z10
 	KMOVQ          16(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
+	VPSUBB         Z10, Z2, K1, Z10
 	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z7, Z15
-	VMOVDQU64      k_entries_iq2xs_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
+	VPDPBUSD       Z10, Z8, Z15
+	VMOVDQU64      k_entries_iq2xs_3_0_64<>+0(SB), Z8
+	VPERMI2B       Z12, Z11, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      192(R8), Z10
 	KMOVQ          24(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPSUBB         Z10, Z2, K1, Z10
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z10, Z8, Z16
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z7, Z8
 	VPACKSSDW      Z14, Z13, Z13
-	VPMADDWD       Z7, Z13, Z13
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z15, Z15
-	VPDPWSSD       Z7, Z15, Z13
-	VMOVDQU64      2(BX)(AX*2), Z7
-	VPSRLW         $0x08, Z7, Z8
-	VMOVDQU64      k_bytes_01_64<>+0(SB), Z9
-	VPTESTMB       Z9, Z8, K2
-	VPMOVB2M       Z7, K1
-	VMOVDQU64      k_parity_1<>+0(SB), Z9
-	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
-	VPMOVWB        Z8, Y8
-	VMOVDQU32      Y8, (SP)
-	VPBROADCASTQ   66(BX)(AX*2), Z8
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z8, Z9, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      384(R11), Z9
-	VPERMI2B       448(R11), Z9, Z15
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z15, K1, Z14
-	VMOVDQU8       Z14, K2, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      512(R11), Z9
-	VPERMI2B       576(R11), Z9, Z11
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      640(R11), Z9
-	VPERMI2B       704(R11), Z9, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      768(R11), Z9
-	VPERMI2B       832(R11), Z9, Z15
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      896(R11), Z7
-	VPERMI2B       960(R11), Z7, Z9
-	VMOVDQU8       Z14, K1, Z11
-	VMOVDQU8       Z9, K1, Z15
-	VMOVDQU8       Z15, K2, Z11
-	VMOVDQU64      k_entries_iq2xs_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          (SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z7, Z14
-	VMOVDQU64      k_entries_iq2xs_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          8(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z7, Z15
-	VMOVDQU64      k_entries_iq2xs_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          16(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z9, Z7, Z16
-	VMOVDQU64      k_entries_iq2xs_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          24(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z15, Z14, Z14
-	VPMADDWD       Z7, Z14, Z14
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z16, Z16
-	VPDPWSSD       Z7, Z16, Z14
-	VMOVDQU64      2(BX)(SI*1), Z7
-	VPSRLW         $0x08, Z7, Z8
-	VMOVDQU64      k_bytes_01_64<>+0(SB), Z9
-	VPTESTMB       Z9, Z8, K2
-	VPMOVB2M       Z7, K1
-	VMOVDQU64      k_parity_1<>+0(SB), Z9
-	VGF2P8AFFINEQB $0x00, Z9, Z8, Z8
-	VPMOVWB        Z8, Y8
-	VMOVDQU32      Y8, (SP)
-	VPBROADCASTQ   66(BX)(SI*1), Z8
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z8, Z9, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      384(R11), Z9
-	VPERMI2B       448(R11), Z9, Z16
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z16, K1, Z15
-	VMOVDQU8       Z15, K2, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      512(R11), Z9
-	VPERMI2B       576(R11), Z9, Z11
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      640(R11), Z9
-	VPERMI2B       704(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      768(R11), Z9
-	VPERMI2B       832(R11), Z9, Z16
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      896(R11), Z7
-	VPERMI2B       960(R11), Z7, Z9
-	VMOVDQU8       Z15, K1, Z11
-	VMOVDQU8       Z9, K1, Z16
-	VMOVDQU8       Z16, K2, Z11
-	VMOVDQU64      k_entries_iq2xs_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          (SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z7, Z15
-	VMOVDQU64      k_entries_iq2xs_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          8(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z9, Z7, Z16
-	VMOVDQU64      k_entries_iq2xs_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          16(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z17
-	VPDPBUSD       Z9, Z7, Z17
-	VMOVDQU64      k_entries_iq2xs_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          24(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPMADDWD       Z8, Z13, Z13
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z7, Z7
 	VPACKSSDW      Z16, Z15, Z15
-	VPMADDWD       Z7, Z15, Z15
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z17, Z17
+	VPDPWSSD       Z7, Z15, Z13
+	VMOVDQU64      k_entries_iq2xs_0_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z8
+	KMOVQ          32(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z10
+	VPDPBUSD       Z8, Z7, Z10
+	VMOVDQU64      k_entries_iq2xs_1_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z8
+	KMOVQ          40(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z14
+	VPDPBUSD       Z8, Z7, Z14
+	VMOVDQU64      k_entries_iq2xs_2_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z8
+	KMOVQ          48(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z8, Z7, Z15
+	VMOVDQU64      k_entries_iq2xs_3_1_64<>+0(SB), Z7
+	VPERMI2B       Z12, Z11, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z8
+	KMOVQ          56(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z8, Z7, Z11
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z14, Z10, Z10
+	VPMADDWD       Z7, Z10, Z10
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z11, Z15, Z15
+	VPDPWSSD       Z7, Z15, Z10
+	VMOVDQU64      2(BX)(AX*2), Z7
+	VMOVDQU64      k_even_bytes_64<>+0(SB), Z8
+	VPERMI2B       2(BX)(SI*1), Z7, Z8
+	VMOVDQU64      k_odd_bytes_64<>+0(SB), Z9
+	VPERMI2B       2(BX)(SI*1), Z7, Z9
+	VMOVDQU64      k_bytes_01_64<>+0(SB), Z7
+	VPTESTMB       Z7, Z9, K1
+	VMOVDQU64      k_parity_1<>+0(SB), Z7
+	VGF2P8AFFINEQB $0x00, Z7, Z9, Z9
+	VMOVDQU32      Z9, (SP)
+	VPBROADCASTQ   66(BX)(AX*2), Z7
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB Z7, Z9, Z7
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
+	VPERMB         Z9, Z7, Z7
+	VPBROADCASTQ   66(BX)(SI*1), Z9
+	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z11
+	VPMULTISHIFTQB Z9, Z11, Z9
+	VMOVDQU64      k_odd_scales_64<>+0(SB), Z11
+	VPERMB         Z11, Z9, Z9
+	VPMOVB2M       Z8, K2
+	VMOVDQA64      Z8, Z12
+	VMOVDQU64      (R11), Z11
+	VPERMI2B       64(R11), Z11, Z12
+	VMOVDQA64      Z8, Z14
+	VMOVDQU64      128(R11), Z11
+	VPERMI2B       192(R11), Z11, Z14
+	VMOVDQA64      Z8, Z15
+	VMOVDQU64      256(R11), Z11
+	VPERMI2B       320(R11), Z11, Z15
+	VMOVDQA64      Z8, Z16
+	VMOVDQU64      384(R11), Z11
+	VPERMI2B       448(R11), Z11, Z16
+	VMOVDQU8       Z14, K2, Z12
+	VMOVDQU8       Z16, K2, Z15
+	VMOVDQU8       Z15, K1, Z12
+	VMOVDQA64      Z8, Z14
+	VMOVDQU64      512(R11), Z11
+	VPERMI2B       576(R11), Z11, Z14
+	VMOVDQA64      Z8, Z15
+	VMOVDQU64      640(R11), Z11
+	VPERMI2B       704(R11), Z11, Z15
+	VMOVDQA64      Z8, Z16
+	VMOVDQU64      768(R11), Z11
+	VPERMI2B       832(R11), Z11, Z16
+	VMOVDQA64      Z8, Z11
+	VMOVDQU64      896(R11), Z8
+	VPERMI2B       960(R11), Z8, Z11
+	VMOVDQU8       Z15, K2, Z14
+	VMOVDQU8       Z11, K2, Z16
+	VMOVDQU8       Z16, K1, Z14
+	VMOVDQU64      k_entries_iq2xs_0_0_64<>+0(SB), Z8
+	VPERMI2B       Z14, Z12, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      (R8), Z11
+	KMOVQ          (SP), K1
+	VPSUBB         Z11, Z2, K1, Z11
+	VMOVDQA64      Z2, Z15
+	VPDPBUSD       Z11, Z8, Z15
+	VMOVDQU64      k_entries_iq2xs_1_0_64<>+0(SB), Z8
+	VPERMI2B       Z14, Z12, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      64(R8), Z11
+	KMOVQ          8(SP), K1
+	VPSUBB         Z11, Z2, K1, Z11
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z11, Z8, Z16
+	VMOVDQU64      k_entries_iq2xs_2_0_64<>+0(SB), Z8
+	VPERMI2B       Z14, Z12, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      128(R8), Z11
+	KMOVQ          16(SP), K1
+	VPSUBB         Z11, Z2, K1, Z11
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z11, Z8, Z17
+	VMOVDQU64      k_entries_iq2xs_3_0_64<>+0(SB), Z8
+	VPERMI2B       Z14, Z12, Z8
+	VPMULTISHIFTQB Z8, Z0, Z8
+	VPERMB         Z1, Z8, Z8
+	VMOVDQU64      192(R8), Z11
+	KMOVQ          24(SP), K1
+	VPSUBB         Z11, Z2, K1, Z11
+	VMOVDQA64      Z2, Z18
+	VPDPBUSD       Z11, Z8, Z18
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z7, Z8
+	VPACKSSDW      Z16, Z15, Z15
+	VPMADDWD       Z8, Z15, Z15
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z7, Z7
+	VPACKSSDW      Z18, Z17, Z17
 	VPDPWSSD       Z7, Z17, Z15
-	VPUNPCKHDQ     Z13, Z12, Z7
-	VPUNPCKLDQ     Z13, Z12, Z12
-	VPADDD         Z7, Z12, Z12
-	VPUNPCKHDQ     Z15, Z14, Z7
-	VPUNPCKLDQ     Z15, Z14, Z14
-	VPADDD         Z7, Z14, Z14
-	VPUNPCKHQDQ    Z14, Z12, Z7
-	VPUNPCKLQDQ    Z14, Z12, Z12
-	VPADDD         Z7, Z12, Z12
-	VEXTRACTI64X4  $0x01, Z12, Y7
-	VPADDD         Y7, Y12, Y12
-	VEXTRACTI32X4  $0x01, Y12, X7
-	VPADDD         X7, X12, X7
+	VMOVDQU64      k_entries_iq2xs_0_1_64<>+0(SB), Z7
+	VPERMI2B       Z14, Z12, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      (R8), Z8
+	KMOVQ          32(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z11
+	VPDPBUSD       Z8, Z7, Z11
+	VMOVDQU64      k_entries_iq2xs_1_1_64<>+0(SB), Z7
+	VPERMI2B       Z14, Z12, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      64(R8), Z8
+	KMOVQ          40(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z16
+	VPDPBUSD       Z8, Z7, Z16
+	VMOVDQU64      k_entries_iq2xs_2_1_64<>+0(SB), Z7
+	VPERMI2B       Z14, Z12, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      128(R8), Z8
+	KMOVQ          48(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z17
+	VPDPBUSD       Z8, Z7, Z17
+	VMOVDQU64      k_entries_iq2xs_3_1_64<>+0(SB), Z7
+	VPERMI2B       Z14, Z12, Z7
+	VPMULTISHIFTQB Z7, Z0, Z7
+	VPERMB         Z1, Z7, Z7
+	VMOVDQU64      192(R8), Z8
+	KMOVQ          56(SP), K1
+	VPSUBB         Z8, Z2, K1, Z8
+	VMOVDQA64      Z2, Z12
+	VPDPBUSD       Z8, Z7, Z12
+	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z16, Z11, Z11
+	VPMADDWD       Z7, Z11, Z11
+	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
+	VPACKSSDW      Z12, Z17, Z17
+	VPDPWSSD       Z7, Z17, Z11
+	VPUNPCKHDQ     Z10, Z13, Z7
+	VPUNPCKLDQ     Z10, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VPUNPCKHDQ     Z11, Z15, Z7
+	VPUNPCKLDQ     Z11, Z15, Z15
+	VPADDD         Z7, Z15, Z15
+	VPUNPCKHQDQ    Z15, Z13, Z7
+	VPUNPCKLQDQ    Z15, Z13, Z13
+	VPADDD         Z7, Z13, Z13
+	VEXTRACTI64X4  $0x01, Z13, Y7
+	VPADDD         Y7, Y13, Y13
+	VEXTRACTI32X4  $0x01, Y13, X7
+	VPADDD         X7, X13, X7
 	VXORPS         X8, X8, X8
 	VPINSRW        $0x00, (BX), X8, X8
 	VPINSRW        $0x01, (BX)(AX*1), X8, X8
@@ -5812,6 +5770,26 @@ DATA k_levels_iq2xs_64<>+48(SB)/8, $0x002b1908002b1908
 DATA k_levels_iq2xs_64<>+56(SB)/8, $0x002b1908002b1908
 GLOBL k_levels_iq2xs_64<>(SB), RODATA|NOPTR, $64
 
+DATA k_even_bytes_64<>+0(SB)/8, $0x0e0c0a0806040200
+DATA k_even_bytes_64<>+8(SB)/8, $0x1e1c1a1816141210
+DATA k_even_bytes_64<>+16(SB)/8, $0x2e2c2a2826242220
+DATA k_even_bytes_64<>+24(SB)/8, $0x3e3c3a3836343230
+DATA k_even_bytes_64<>+32(SB)/8, $0x4e4c4a4846444240
+DATA k_even_bytes_64<>+40(SB)/8, $0x5e5c5a5856545250
+DATA k_even_bytes_64<>+48(SB)/8, $0x6e6c6a6866646260
+DATA k_even_bytes_64<>+56(SB)/8, $0x7e7c7a7876747270
+GLOBL k_even_bytes_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_odd_bytes_64<>+0(SB)/8, $0x0f0d0b0907050301
+DATA k_odd_bytes_64<>+8(SB)/8, $0x1f1d1b1917151311
+DATA k_odd_bytes_64<>+16(SB)/8, $0x2f2d2b2927252321
+DATA k_odd_bytes_64<>+24(SB)/8, $0x3f3d3b3937353331
+DATA k_odd_bytes_64<>+32(SB)/8, $0x4f4d4b4947454341
+DATA k_odd_bytes_64<>+40(SB)/8, $0x5f5d5b5957555351
+DATA k_odd_bytes_64<>+48(SB)/8, $0x6f6d6b6967656361
+DATA k_odd_bytes_64<>+56(SB)/8, $0x7f7d7b7977757371
+GLOBL k_odd_bytes_64<>(SB), RODATA|NOPTR, $64
+
 DATA k_parity_1<>+0(SB)/8, $0x02040810204080fe
 DATA k_parity_1<>+8(SB)/8, $0x02040810204080fe
 DATA k_parity_1<>+16(SB)/8, $0x02040810204080fe
@@ -5832,45 +5810,85 @@ DATA k_nibbles_of_8_64<>+48(SB)/8, $0x1c1814100c080400
 DATA k_nibbles_of_8_64<>+56(SB)/8, $0x3c3834302c282420
 GLOBL k_nibbles_of_8_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2xs_0_64<>+0(SB)/8, $0x0000000000004000
-DATA k_entries_iq2xs_0_64<>+8(SB)/8, $0x0000000000004202
-DATA k_entries_iq2xs_0_64<>+16(SB)/8, $0x0000000000004404
-DATA k_entries_iq2xs_0_64<>+24(SB)/8, $0x0000000000004606
-DATA k_entries_iq2xs_0_64<>+32(SB)/8, $0x0000000000004808
-DATA k_entries_iq2xs_0_64<>+40(SB)/8, $0x0000000000004a0a
-DATA k_entries_iq2xs_0_64<>+48(SB)/8, $0x0000000000004c0c
-DATA k_entries_iq2xs_0_64<>+56(SB)/8, $0x0000000000004e0e
-GLOBL k_entries_iq2xs_0_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2xs_0_0_64<>+0(SB)/8, $0x0000000000004000
+DATA k_entries_iq2xs_0_0_64<>+8(SB)/8, $0x0000000000004101
+DATA k_entries_iq2xs_0_0_64<>+16(SB)/8, $0x0000000000004202
+DATA k_entries_iq2xs_0_0_64<>+24(SB)/8, $0x0000000000004303
+DATA k_entries_iq2xs_0_0_64<>+32(SB)/8, $0x0000000000004404
+DATA k_entries_iq2xs_0_0_64<>+40(SB)/8, $0x0000000000004505
+DATA k_entries_iq2xs_0_0_64<>+48(SB)/8, $0x0000000000004606
+DATA k_entries_iq2xs_0_0_64<>+56(SB)/8, $0x0000000000004707
+GLOBL k_entries_iq2xs_0_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2xs_1_64<>+0(SB)/8, $0x0000000000005010
-DATA k_entries_iq2xs_1_64<>+8(SB)/8, $0x0000000000005212
-DATA k_entries_iq2xs_1_64<>+16(SB)/8, $0x0000000000005414
-DATA k_entries_iq2xs_1_64<>+24(SB)/8, $0x0000000000005616
-DATA k_entries_iq2xs_1_64<>+32(SB)/8, $0x0000000000005818
-DATA k_entries_iq2xs_1_64<>+40(SB)/8, $0x0000000000005a1a
-DATA k_entries_iq2xs_1_64<>+48(SB)/8, $0x0000000000005c1c
-DATA k_entries_iq2xs_1_64<>+56(SB)/8, $0x0000000000005e1e
-GLOBL k_entries_iq2xs_1_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2xs_1_0_64<>+0(SB)/8, $0x0000000000004808
+DATA k_entries_iq2xs_1_0_64<>+8(SB)/8, $0x0000000000004909
+DATA k_entries_iq2xs_1_0_64<>+16(SB)/8, $0x0000000000004a0a
+DATA k_entries_iq2xs_1_0_64<>+24(SB)/8, $0x0000000000004b0b
+DATA k_entries_iq2xs_1_0_64<>+32(SB)/8, $0x0000000000004c0c
+DATA k_entries_iq2xs_1_0_64<>+40(SB)/8, $0x0000000000004d0d
+DATA k_entries_iq2xs_1_0_64<>+48(SB)/8, $0x0000000000004e0e
+DATA k_entries_iq2xs_1_0_64<>+56(SB)/8, $0x0000000000004f0f
+GLOBL k_entries_iq2xs_1_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2xs_2_64<>+0(SB)/8, $0x0000000000006020
-DATA k_entries_iq2xs_2_64<>+8(SB)/8, $0x0000000000006222
-DATA k_entries_iq2xs_2_64<>+16(SB)/8, $0x0000000000006424
-DATA k_entries_iq2xs_2_64<>+24(SB)/8, $0x0000000000006626
-DATA k_entries_iq2xs_2_64<>+32(SB)/8, $0x0000000000006828
-DATA k_entries_iq2xs_2_64<>+40(SB)/8, $0x0000000000006a2a
-DATA k_entries_iq2xs_2_64<>+48(SB)/8, $0x0000000000006c2c
-DATA k_entries_iq2xs_2_64<>+56(SB)/8, $0x0000000000006e2e
-GLOBL k_entries_iq2xs_2_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2xs_2_0_64<>+0(SB)/8, $0x0000000000005010
+DATA k_entries_iq2xs_2_0_64<>+8(SB)/8, $0x0000000000005111
+DATA k_entries_iq2xs_2_0_64<>+16(SB)/8, $0x0000000000005212
+DATA k_entries_iq2xs_2_0_64<>+24(SB)/8, $0x0000000000005313
+DATA k_entries_iq2xs_2_0_64<>+32(SB)/8, $0x0000000000005414
+DATA k_entries_iq2xs_2_0_64<>+40(SB)/8, $0x0000000000005515
+DATA k_entries_iq2xs_2_0_64<>+48(SB)/8, $0x0000000000005616
+DATA k_entries_iq2xs_2_0_64<>+56(SB)/8, $0x0000000000005717
+GLOBL k_entries_iq2xs_2_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2xs_3_64<>+0(SB)/8, $0x0000000000007030
-DATA k_entries_iq2xs_3_64<>+8(SB)/8, $0x0000000000007232
-DATA k_entries_iq2xs_3_64<>+16(SB)/8, $0x0000000000007434
-DATA k_entries_iq2xs_3_64<>+24(SB)/8, $0x0000000000007636
-DATA k_entries_iq2xs_3_64<>+32(SB)/8, $0x0000000000007838
-DATA k_entries_iq2xs_3_64<>+40(SB)/8, $0x0000000000007a3a
-DATA k_entries_iq2xs_3_64<>+48(SB)/8, $0x0000000000007c3c
-DATA k_entries_iq2xs_3_64<>+56(SB)/8, $0x0000000000007e3e
-GLOBL k_entries_iq2xs_3_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2xs_3_0_64<>+0(SB)/8, $0x0000000000005818
+DATA k_entries_iq2xs_3_0_64<>+8(SB)/8, $0x0000000000005919
+DATA k_entries_iq2xs_3_0_64<>+16(SB)/8, $0x0000000000005a1a
+DATA k_entries_iq2xs_3_0_64<>+24(SB)/8, $0x0000000000005b1b
+DATA k_entries_iq2xs_3_0_64<>+32(SB)/8, $0x0000000000005c1c
+DATA k_entries_iq2xs_3_0_64<>+40(SB)/8, $0x0000000000005d1d
+DATA k_entries_iq2xs_3_0_64<>+48(SB)/8, $0x0000000000005e1e
+DATA k_entries_iq2xs_3_0_64<>+56(SB)/8, $0x0000000000005f1f
+GLOBL k_entries_iq2xs_3_0_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xs_0_1_64<>+0(SB)/8, $0x0000000000006020
+DATA k_entries_iq2xs_0_1_64<>+8(SB)/8, $0x0000000000006121
+DATA k_entries_iq2xs_0_1_64<>+16(SB)/8, $0x0000000000006222
+DATA k_entries_iq2xs_0_1_64<>+24(SB)/8, $0x0000000000006323
+DATA k_entries_iq2xs_0_1_64<>+32(SB)/8, $0x0000000000006424
+DATA k_entries_iq2xs_0_1_64<>+40(SB)/8, $0x0000000000006525
+DATA k_entries_iq2xs_0_1_64<>+48(SB)/8, $0x0000000000006626
+DATA k_entries_iq2xs_0_1_64<>+56(SB)/8, $0x0000000000006727
+GLOBL k_entries_iq2xs_0_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xs_1_1_64<>+0(SB)/8, $0x0000000000006828
+DATA k_entries_iq2xs_1_1_64<>+8(SB)/8, $0x0000000000006929
+DATA k_entries_iq2xs_1_1_64<>+16(SB)/8, $0x0000000000006a2a
+DATA k_entries_iq2xs_1_1_64<>+24(SB)/8, $0x0000000000006b2b
+DATA k_entries_iq2xs_1_1_64<>+32(SB)/8, $0x0000000000006c2c
+DATA k_entries_iq2xs_1_1_64<>+40(SB)/8, $0x0000000000006d2d
+DATA k_entries_iq2xs_1_1_64<>+48(SB)/8, $0x0000000000006e2e
+DATA k_entries_iq2xs_1_1_64<>+56(SB)/8, $0x0000000000006f2f
+GLOBL k_entries_iq2xs_1_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xs_2_1_64<>+0(SB)/8, $0x0000000000007030
+DATA k_entries_iq2xs_2_1_64<>+8(SB)/8, $0x0000000000007131
+DATA k_entries_iq2xs_2_1_64<>+16(SB)/8, $0x0000000000007232
+DATA k_entries_iq2xs_2_1_64<>+24(SB)/8, $0x0000000000007333
+DATA k_entries_iq2xs_2_1_64<>+32(SB)/8, $0x0000000000007434
+DATA k_entries_iq2xs_2_1_64<>+40(SB)/8, $0x0000000000007535
+DATA k_entries_iq2xs_2_1_64<>+48(SB)/8, $0x0000000000007636
+DATA k_entries_iq2xs_2_1_64<>+56(SB)/8, $0x0000000000007737
+GLOBL k_entries_iq2xs_2_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2xs_3_1_64<>+0(SB)/8, $0x0000000000007838
+DATA k_entries_iq2xs_3_1_64<>+8(SB)/8, $0x0000000000007939
+DATA k_entries_iq2xs_3_1_64<>+16(SB)/8, $0x0000000000007a3a
+DATA k_entries_iq2xs_3_1_64<>+24(SB)/8, $0x0000000000007b3b
+DATA k_entries_iq2xs_3_1_64<>+32(SB)/8, $0x0000000000007c3c
+DATA k_entries_iq2xs_3_1_64<>+40(SB)/8, $0x0000000000007d3d
+DATA k_entries_iq2xs_3_1_64<>+48(SB)/8, $0x0000000000007e3e
+DATA k_entries_iq2xs_3_1_64<>+56(SB)/8, $0x0000000000007f3f
+GLOBL k_entries_iq2xs_3_1_64<>(SB), RODATA|NOPTR, $64
 
 // func iq2sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, BMI2, F16C, MMX+
@@ -5911,529 +5929,409 @@ next:
 	VXORPS X6, X6, X6
 
 block:
-	PREFETCHT0     (DI)
-	PREFETCHT0     64(DI)
-	PREFETCHT0     (DI)(AX*1)
-	PREFETCHT0     64(DI)(AX*1)
-	PREFETCHT0     (DI)(AX*2)
-	PREFETCHT0     64(DI)(AX*2)
-	PREFETCHT0     (DI)(SI*1)
-	PREFETCHT0     64(DI)(SI*1)
-	VMOVDQU64      2(BX), Z7
-	VPMOVB2M       Z7, K1
-	MOVQ           66(BX), R13
-	MOVQ           $0x5555555555555555, R14
-	PEXTQ          R14, R13, R15
-	KMOVQ          R15, K2
-	SHRQ           $0x01, R13
-	PEXTQ          R14, R13, R15
-	KMOVQ          R15, K3
-	VPBROADCASTQ   74(BX), Z8
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z8, Z9, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQA64      Z7, Z12
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z12
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      384(R11), Z9
-	VPERMI2B       448(R11), Z9, Z13
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      512(R11), Z9
-	VPERMI2B       576(R11), Z9, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      640(R11), Z9
-	VPERMI2B       704(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      768(R11), Z9
-	VPERMI2B       832(R11), Z9, Z16
-	VMOVDQA64      Z7, Z17
-	VMOVDQU64      896(R11), Z9
-	VPERMI2B       960(R11), Z9, Z17
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z13, K1, Z12
-	VMOVDQU8       Z15, K1, Z14
-	VMOVDQU8       Z17, K1, Z16
-	VMOVDQU8       Z12, K2, Z10
-	VMOVDQU8       Z16, K2, Z14
-	VMOVDQU8       Z14, K3, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      1024(R11), Z9
-	VPERMI2B       1088(R11), Z9, Z11
-	VMOVDQA64      Z7, Z12
-	VMOVDQU64      1152(R11), Z9
-	VPERMI2B       1216(R11), Z9, Z12
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      1280(R11), Z9
-	VPERMI2B       1344(R11), Z9, Z13
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      1408(R11), Z9
-	VPERMI2B       1472(R11), Z9, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      1536(R11), Z9
-	VPERMI2B       1600(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      1664(R11), Z9
-	VPERMI2B       1728(R11), Z9, Z16
-	VMOVDQA64      Z7, Z17
-	VMOVDQU64      1792(R11), Z9
-	VPERMI2B       1856(R11), Z9, Z17
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      1920(R11), Z7
-	VPERMI2B       1984(R11), Z7, Z9
-	VMOVDQU8       Z12, K1, Z11
-	VMOVDQU8       Z14, K1, Z13
-	VMOVDQU8       Z16, K1, Z15
-	VMOVDQU8       Z9, K1, Z17
-	VMOVDQU8       Z13, K2, Z11
-	VMOVDQU8       Z17, K2, Z15
-	VMOVDQU8       Z15, K3, Z11
-	VMOVDQU64      k_entries_iq2s_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          34(BX), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z12
-	VPDPBUSD       Z9, Z7, Z12
-	VMOVDQU64      k_entries_iq2s_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          42(BX), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z9, Z7, Z13
-	VMOVDQU64      k_entries_iq2s_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          50(BX), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z7, Z14
-	VMOVDQU64      k_entries_iq2s_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          58(BX), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z13, Z12, Z12
-	VPMADDWD       Z7, Z12, Z12
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z14, Z14
-	VPDPWSSD       Z7, Z14, Z12
-	VMOVDQU64      2(BX)(AX*1), Z7
-	VPMOVB2M       Z7, K1
-	MOVQ           66(BX)(AX*1), R13
-	MOVQ           $0x5555555555555555, R14
-	PEXTQ          R14, R13, R15
-	KMOVQ          R15, K2
-	SHRQ           $0x01, R13
-	PEXTQ          R14, R13, R15
-	KMOVQ          R15, K3
-	VPBROADCASTQ   74(BX)(AX*1), Z8
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z8, Z9, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z13
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      384(R11), Z9
-	VPERMI2B       448(R11), Z9, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      512(R11), Z9
-	VPERMI2B       576(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      640(R11), Z9
-	VPERMI2B       704(R11), Z9, Z16
-	VMOVDQA64      Z7, Z17
-	VMOVDQU64      768(R11), Z9
-	VPERMI2B       832(R11), Z9, Z17
-	VMOVDQA64      Z7, Z18
-	VMOVDQU64      896(R11), Z9
-	VPERMI2B       960(R11), Z9, Z18
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z14, K1, Z13
-	VMOVDQU8       Z16, K1, Z15
-	VMOVDQU8       Z18, K1, Z17
-	VMOVDQU8       Z13, K2, Z10
-	VMOVDQU8       Z17, K2, Z15
-	VMOVDQU8       Z15, K3, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      1024(R11), Z9
-	VPERMI2B       1088(R11), Z9, Z11
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      1152(R11), Z9
-	VPERMI2B       1216(R11), Z9, Z13
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      1280(R11), Z9
-	VPERMI2B       1344(R11), Z9, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      1408(R11), Z9
-	VPERMI2B       1472(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      1536(R11), Z9
-	VPERMI2B       1600(R11), Z9, Z16
-	VMOVDQA64      Z7, Z17
-	VMOVDQU64      1664(R11), Z9
-	VPERMI2B       1728(R11), Z9, Z17
-	VMOVDQA64      Z7, Z18
-	VMOVDQU64      1792(R11), Z9
-	VPERMI2B       1856(R11), Z9, Z18
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      1920(R11), Z7
-	VPERMI2B       1984(R11), Z7, Z9
-	VMOVDQU8       Z13, K1, Z11
-	VMOVDQU8       Z15, K1, Z14
-	VMOVDQU8       Z17, K1, Z16
-	VMOVDQU8       Z9, K1, Z18
-	VMOVDQU8       Z14, K2, Z11
-	VMOVDQU8       Z18, K2, Z16
-	VMOVDQU8       Z16, K3, Z11
-	VMOVDQU64      k_entries_iq2s_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          34(BX)(AX*1), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z9, Z7, Z13
-	VMOVDQU64      k_entries_iq2s_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          42(BX)(AX*1), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z7, Z14
-	VMOVDQU64      k_entries_iq2s_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          50(BX)(AX*1), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z7, Z15
-	VMOVDQU64      k_entries_iq2s_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          58(BX)(AX*1), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z14, Z13, Z13
-	VPMADDWD       Z7, Z13, Z13
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z15, Z15
-	VPDPWSSD       Z7, Z15, Z13
-	VMOVDQU64      2(BX)(AX*2), Z7
-	VPMOVB2M       Z7, K1
-	MOVQ           66(BX)(AX*2), R13
-	MOVQ           $0x5555555555555555, R14
-	PEXTQ          R14, R13, R15
-	KMOVQ          R15, K2
-	SHRQ           $0x01, R13
-	PEXTQ          R14, R13, R15
-	KMOVQ          R15, K3
-	VPBROADCASTQ   74(BX)(AX*2), Z8
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z8, Z9, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      384(R11), Z9
-	VPERMI2B       448(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      512(R11), Z9
-	VPERMI2B       576(R11), Z9, Z16
-	VMOVDQA64      Z7, Z17
-	VMOVDQU64      640(R11), Z9
-	VPERMI2B       704(R11), Z9, Z17
-	VMOVDQA64      Z7, Z18
-	VMOVDQU64      768(R11), Z9
-	VPERMI2B       832(R11), Z9, Z18
-	VMOVDQA64      Z7, Z19
-	VMOVDQU64      896(R11), Z9
-	VPERMI2B       960(R11), Z9, Z19
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z15, K1, Z14
-	VMOVDQU8       Z17, K1, Z16
-	VMOVDQU8       Z19, K1, Z18
-	VMOVDQU8       Z14, K2, Z10
-	VMOVDQU8       Z18, K2, Z16
-	VMOVDQU8       Z16, K3, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      1024(R11), Z9
-	VPERMI2B       1088(R11), Z9, Z11
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      1152(R11), Z9
-	VPERMI2B       1216(R11), Z9, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      1280(R11), Z9
-	VPERMI2B       1344(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      1408(R11), Z9
-	VPERMI2B       1472(R11), Z9, Z16
-	VMOVDQA64      Z7, Z17
-	VMOVDQU64      1536(R11), Z9
-	VPERMI2B       1600(R11), Z9, Z17
-	VMOVDQA64      Z7, Z18
-	VMOVDQU64      1664(R11), Z9
-	VPERMI2B       1728(R11), Z9, Z18
-	VMOVDQA64      Z7, Z19
-	VMOVDQU64      1792(R11), Z9
-	VPERMI2B       1856(R11), Z9, Z19
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      1920(R11), Z7
-	VPERMI2B       1984(R11), Z7, Z9
-	VMOVDQU8       Z14, K1, Z11
-	VMOVDQU8       Z16, K1, Z15
-	VMOVDQU8       Z18, K1, Z17
-	VMOVDQU8       Z9, K1, Z19
-	VMOVDQU8       Z15, K2, Z11
-	VMOVDQU8       Z19, K2, Z17
-	VMOVDQU8       Z17, K3, Z11
-	VMOVDQU64      k_entries_iq2s_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          34(BX)(AX*2), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z7, Z14
-	VMOVDQU64      k_entries_iq2s_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          42(BX)(AX*2), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z7, Z15
-	VMOVDQU64      k_entries_iq2s_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          50(BX)(AX*2), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z9, Z7, Z16
-	VMOVDQU64      k_entries_iq2s_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          58(BX)(AX*2), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z15, Z14, Z14
-	VPMADDWD       Z7, Z14, Z14
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z16, Z16
-	VPDPWSSD       Z7, Z16, Z14
-	VMOVDQU64      2(BX)(SI*1), Z7
-	VPMOVB2M       Z7, K1
-	MOVQ           66(BX)(SI*1), R13
-	MOVQ           $0x5555555555555555, R14
-	PEXTQ          R14, R13, R15
-	KMOVQ          R15, K2
-	SHRQ           $0x01, R13
-	PEXTQ          R14, R13, R15
-	KMOVQ          R15, K3
-	VPBROADCASTQ   74(BX)(SI*1), Z8
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z8, Z9, Z8
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z8, Z8
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z11
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      384(R11), Z9
-	VPERMI2B       448(R11), Z9, Z16
-	VMOVDQA64      Z7, Z17
-	VMOVDQU64      512(R11), Z9
-	VPERMI2B       576(R11), Z9, Z17
-	VMOVDQA64      Z7, Z18
-	VMOVDQU64      640(R11), Z9
-	VPERMI2B       704(R11), Z9, Z18
-	VMOVDQA64      Z7, Z19
-	VMOVDQU64      768(R11), Z9
-	VPERMI2B       832(R11), Z9, Z19
-	VMOVDQA64      Z7, Z20
-	VMOVDQU64      896(R11), Z9
-	VPERMI2B       960(R11), Z9, Z20
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z16, K1, Z15
-	VMOVDQU8       Z18, K1, Z17
-	VMOVDQU8       Z20, K1, Z19
-	VMOVDQU8       Z15, K2, Z10
-	VMOVDQU8       Z19, K2, Z17
-	VMOVDQU8       Z17, K3, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      1024(R11), Z9
-	VPERMI2B       1088(R11), Z9, Z11
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      1152(R11), Z9
-	VPERMI2B       1216(R11), Z9, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      1280(R11), Z9
-	VPERMI2B       1344(R11), Z9, Z16
-	VMOVDQA64      Z7, Z17
-	VMOVDQU64      1408(R11), Z9
-	VPERMI2B       1472(R11), Z9, Z17
-	VMOVDQA64      Z7, Z18
-	VMOVDQU64      1536(R11), Z9
-	VPERMI2B       1600(R11), Z9, Z18
-	VMOVDQA64      Z7, Z19
-	VMOVDQU64      1664(R11), Z9
-	VPERMI2B       1728(R11), Z9, Z19
-	VMOVDQA64      Z7, Z20
-	VMOVDQU64      1792(R11), Z9
-	VPERMI2B       1856(R11), Z9, Z20
-	VMOVDQA64      Z7, Z9
-	VMOVDQU64      1920(R11), Z7
-	VPERMI2B       1984(R11), Z7, Z9
-	VMOVDQU8       Z15, K1, Z11
-	VMOVDQU8       Z17, K1, Z16
-	VMOVDQU8       Z19, K1, Z18
-	VMOVDQU8       Z9, K1, Z20
-	VMOVDQU8       Z16, K2, Z11
-	VMOVDQU8       Z20, K2, Z18
-	VMOVDQU8       Z18, K3, Z11
-	VMOVDQU64      k_entries_iq2s_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z9
-	KMOVQ          34(BX)(SI*1), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z7, Z15
-	VMOVDQU64      k_entries_iq2s_1_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          42(BX)(SI*1), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z9, Z7, Z16
-	VMOVDQU64      k_entries_iq2s_2_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          50(BX)(SI*1), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z17
-	VPDPBUSD       Z9, Z7, Z17
-	VMOVDQU64      k_entries_iq2s_3_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          58(BX)(SI*1), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z9, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z16, Z15, Z15
-	VPMADDWD       Z7, Z15, Z15
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW      Z10, Z17, Z17
-	VPDPWSSD       Z7, Z17, Z15
-	VPUNPCKHDQ     Z13, Z12, Z7
-	VPUNPCKLDQ     Z13, Z12, Z12
-	VPADDD         Z7, Z12, Z12
-	VPUNPCKHDQ     Z15, Z14, Z7
-	VPUNPCKLDQ     Z15, Z14, Z14
-	VPADDD         Z7, Z14, Z14
-	VPUNPCKHQDQ    Z14, Z12, Z7
-	VPUNPCKLQDQ    Z14, Z12, Z12
-	VPADDD         Z7, Z12, Z12
-	VEXTRACTI64X4  $0x01, Z12, Y7
-	VPADDD         Y7, Y12, Y12
-	VEXTRACTI32X4  $0x01, Y12, X7
-	VPADDD         X7, X12, X7
-	VXORPS         X8, X8, X8
-	VPINSRW        $0x00, (BX), X8, X8
-	VPINSRW        $0x01, (BX)(AX*1), X8, X8
-	VPINSRW        $0x02, (BX)(AX*2), X8, X8
-	VPINSRW        $0x03, (BX)(SI*1), X8, X8
-	VCVTPH2PS      X8, X8
-	VMULPS         k_parts_8<>+0(SB), X8, X8
-	VBROADCASTSS   (R9), X9
-	VCVTDQ2PS      X7, X7
-	VMULPS         X9, X8, X8
-	VMULPS         X7, X8, X8
-	VADDPS         X8, X3, X8
-	VMOVAPS        X4, X3
-	VMOVAPS        X5, X4
-	VMOVAPS        X6, X5
-	VMOVAPS        X8, X6
-	ADDQ           $0x52, BX
-	ADDQ           $0x52, DI
-	ADDQ           $0x00000100, R8
-	ADDQ           $0x04, R9
-	ADDQ           $0x30, R10
-	DECQ           R12
-	JNZ            block
-	MOVQ           nb+56(FP), R12
-	TESTQ          $0x00000001, R12
-	JZ             even
-	VADDPS         X3, X6, X6
-	VADDPS         X5, X4, X4
-	VADDPS         X4, X6, X3
-	JMP            store
+	PREFETCHT0      (DI)
+	PREFETCHT0      64(DI)
+	PREFETCHT0      (DI)(AX*1)
+	PREFETCHT0      64(DI)(AX*1)
+	PREFETCHT0      (DI)(AX*2)
+	PREFETCHT0      64(DI)(AX*2)
+	PREFETCHT0      (DI)(SI*1)
+	PREFETCHT0      64(DI)(SI*1)
+	VBROADCASTI64X4 2(BX), Z7
+	VINSERTI64X4    $0x01, 2(BX)(AX*1), Z7, Z7
+	VPMOVB2M        Z7, K1
+	MOVQ            $0x5555555555555555, R15
+	MOVQ            66(BX), R13
+	MOVQ            66(BX)(AX*1), R14
+	PEXTQ           R15, R13, R13
+	PEXTQ           R15, R14, R14
+	SHLQ            $0x20, R14
+	ORQ             R14, R13
+	KMOVQ           R13, K2
+	MOVQ            66(BX), R13
+	MOVQ            66(BX)(AX*1), R14
+	SHRQ            $0x01, R13
+	SHRQ            $0x01, R14
+	PEXTQ           R15, R13, R13
+	PEXTQ           R15, R14, R14
+	SHLQ            $0x20, R14
+	ORQ             R14, R13
+	KMOVQ           R13, K3
+	VPBROADCASTQ    74(BX), Z8
+	VMOVDQU64       k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB  Z8, Z9, Z8
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
+	VPERMB          Z9, Z8, Z8
+	VPBROADCASTQ    74(BX)(AX*1), Z9
+	VMOVDQU64       k_nibbles_of_8_64<>+0(SB), Z10
+	VPMULTISHIFTQB  Z9, Z10, Z9
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z10
+	VPERMB          Z10, Z9, Z9
+	VMOVDQA64       Z7, Z11
+	VMOVDQU64       (R11), Z10
+	VPERMI2B        64(R11), Z10, Z11
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       128(R11), Z10
+	VPERMI2B        192(R11), Z10, Z12
+	VMOVDQA64       Z7, Z13
+	VMOVDQU64       256(R11), Z10
+	VPERMI2B        320(R11), Z10, Z13
+	VMOVDQA64       Z7, Z14
+	VMOVDQU64       384(R11), Z10
+	VPERMI2B        448(R11), Z10, Z14
+	VMOVDQA64       Z7, Z15
+	VMOVDQU64       512(R11), Z10
+	VPERMI2B        576(R11), Z10, Z15
+	VMOVDQA64       Z7, Z16
+	VMOVDQU64       640(R11), Z10
+	VPERMI2B        704(R11), Z10, Z16
+	VMOVDQA64       Z7, Z17
+	VMOVDQU64       768(R11), Z10
+	VPERMI2B        832(R11), Z10, Z17
+	VMOVDQA64       Z7, Z18
+	VMOVDQU64       896(R11), Z10
+	VPERMI2B        960(R11), Z10, Z18
+	VMOVDQU8        Z12, K1, Z11
+	VMOVDQU8        Z14, K1, Z13
+	VMOVDQU8        Z16, K1, Z15
+	VMOVDQU8        Z18, K1, Z17
+	VMOVDQU8        Z13, K2, Z11
+	VMOVDQU8        Z17, K2, Z15
+	VMOVDQU8        Z15, K3, Z11
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       1024(R11), Z10
+	VPERMI2B        1088(R11), Z10, Z12
+	VMOVDQA64       Z7, Z13
+	VMOVDQU64       1152(R11), Z10
+	VPERMI2B        1216(R11), Z10, Z13
+	VMOVDQA64       Z7, Z14
+	VMOVDQU64       1280(R11), Z10
+	VPERMI2B        1344(R11), Z10, Z14
+	VMOVDQA64       Z7, Z15
+	VMOVDQU64       1408(R11), Z10
+	VPERMI2B        1472(R11), Z10, Z15
+	VMOVDQA64       Z7, Z16
+	VMOVDQU64       1536(R11), Z10
+	VPERMI2B        1600(R11), Z10, Z16
+	VMOVDQA64       Z7, Z17
+	VMOVDQU64       1664(R11), Z10
+	VPERMI2B        1728(R11), Z10, Z17
+	VMOVDQA64       Z7, Z18
+	VMOVDQU64       1792(R11), Z10
+	VPERMI2B        1856(R11), Z10, Z18
+	VMOVDQA64       Z7, Z10
+	VMOVDQU64       1920(R11), Z7
+	VPERMI2B        1984(R11), Z7, Z10
+	VMOVDQU8        Z13, K1, Z12
+	VMOVDQU8        Z15, K1, Z14
+	VMOVDQU8        Z17, K1, Z16
+	VMOVDQU8        Z10, K1, Z18
+	VMOVDQU8        Z14, K2, Z12
+	VMOVDQU8        Z18, K2, Z16
+	VMOVDQU8        Z16, K3, Z12
+	VMOVDQU64       k_entries_iq2s_0_0_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z11, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       (R8), Z10
+	KMOVQ           34(BX), K1
+	VPSUBB          Z10, Z2, K1, Z10
+	VMOVDQA64       Z2, Z13
+	VPDPBUSD        Z10, Z7, Z13
+	VMOVDQU64       k_entries_iq2s_1_0_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z11, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       64(R8), Z10
+	KMOVQ           42(BX), K1
+	VPSUBB          Z10, Z2, K1, Z10
+	VMOVDQA64       Z2, Z14
+	VPDPBUSD        Z10, Z7, Z14
+	VMOVDQU64       k_entries_iq2s_2_0_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z11, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       128(R8), Z10
+	KMOVQ           50(BX), K1
+	VPSUBB          Z10, Z2, K1, Z10
+	VMOVDQA64       Z2, Z15
+	VPDPBUSD        Z10, Z7, Z15
+	VMOVDQU64       k_entries_iq2s_3_0_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z11, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       192(R8), Z10
+	KMOVQ           58(BX), K1
+	VPSUBB          Z10, Z2, K1, Z10
+	VMOVDQA64       Z2, Z16
+	VPDPBUSD        Z10, Z7, Z16
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z7, Z13, Z13
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z16, Z15, Z15
+	VPDPWSSD        Z7, Z15, Z13
+	VMOVDQU64       k_entries_iq2s_0_1_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z11, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       (R8), Z8
+	KMOVQ           34(BX)(AX*1), K1
+	VPSUBB          Z8, Z2, K1, Z8
+	VMOVDQA64       Z2, Z10
+	VPDPBUSD        Z8, Z7, Z10
+	VMOVDQU64       k_entries_iq2s_1_1_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z11, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       64(R8), Z8
+	KMOVQ           42(BX)(AX*1), K1
+	VPSUBB          Z8, Z2, K1, Z8
+	VMOVDQA64       Z2, Z14
+	VPDPBUSD        Z8, Z7, Z14
+	VMOVDQU64       k_entries_iq2s_2_1_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z11, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       128(R8), Z8
+	KMOVQ           50(BX)(AX*1), K1
+	VPSUBB          Z8, Z2, K1, Z8
+	VMOVDQA64       Z2, Z15
+	VPDPBUSD        Z8, Z7, Z15
+	VMOVDQU64       k_entries_iq2s_3_1_64<>+0(SB), Z7
+	VPERMI2B        Z12, Z11, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       192(R8), Z8
+	KMOVQ           58(BX)(AX*1), K1
+	VPSUBB          Z8, Z2, K1, Z8
+	VMOVDQA64       Z2, Z11
+	VPDPBUSD        Z8, Z7, Z11
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
+	VPACKSSDW       Z14, Z10, Z10
+	VPMADDWD        Z7, Z10, Z10
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
+	VPACKSSDW       Z11, Z15, Z15
+	VPDPWSSD        Z7, Z15, Z10
+	VBROADCASTI64X4 2(BX)(AX*2), Z7
+	VINSERTI64X4    $0x01, 2(BX)(SI*1), Z7, Z7
+	VPMOVB2M        Z7, K1
+	MOVQ            $0x5555555555555555, R15
+	MOVQ            66(BX)(AX*2), R13
+	MOVQ            66(BX)(SI*1), R14
+	PEXTQ           R15, R13, R13
+	PEXTQ           R15, R14, R14
+	SHLQ            $0x20, R14
+	ORQ             R14, R13
+	KMOVQ           R13, K2
+	MOVQ            66(BX)(AX*2), R13
+	MOVQ            66(BX)(SI*1), R14
+	SHRQ            $0x01, R13
+	SHRQ            $0x01, R14
+	PEXTQ           R15, R13, R13
+	PEXTQ           R15, R14, R14
+	SHLQ            $0x20, R14
+	ORQ             R14, R13
+	KMOVQ           R13, K3
+	VPBROADCASTQ    74(BX)(AX*2), Z8
+	VMOVDQU64       k_nibbles_of_8_64<>+0(SB), Z9
+	VPMULTISHIFTQB  Z8, Z9, Z8
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
+	VPERMB          Z9, Z8, Z8
+	VPBROADCASTQ    74(BX)(SI*1), Z9
+	VMOVDQU64       k_nibbles_of_8_64<>+0(SB), Z11
+	VPMULTISHIFTQB  Z9, Z11, Z9
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z11
+	VPERMB          Z11, Z9, Z9
+	VMOVDQA64       Z7, Z12
+	VMOVDQU64       (R11), Z11
+	VPERMI2B        64(R11), Z11, Z12
+	VMOVDQA64       Z7, Z14
+	VMOVDQU64       128(R11), Z11
+	VPERMI2B        192(R11), Z11, Z14
+	VMOVDQA64       Z7, Z15
+	VMOVDQU64       256(R11), Z11
+	VPERMI2B        320(R11), Z11, Z15
+	VMOVDQA64       Z7, Z16
+	VMOVDQU64       384(R11), Z11
+	VPERMI2B        448(R11), Z11, Z16
+	VMOVDQA64       Z7, Z17
+	VMOVDQU64       512(R11), Z11
+	VPERMI2B        576(R11), Z11, Z17
+	VMOVDQA64       Z7, Z18
+	VMOVDQU64       640(R11), Z11
+	VPERMI2B        704(R11), Z11, Z18
+	VMOVDQA64       Z7, Z19
+	VMOVDQU64       768(R11), Z11
+	VPERMI2B        832(R11), Z11, Z19
+	VMOVDQA64       Z7, Z20
+	VMOVDQU64       896(R11), Z11
+	VPERMI2B        960(R11), Z11, Z20
+	VMOVDQU8        Z14, K1, Z12
+	VMOVDQU8        Z16, K1, Z15
+	VMOVDQU8        Z18, K1, Z17
+	VMOVDQU8        Z20, K1, Z19
+	VMOVDQU8        Z15, K2, Z12
+	VMOVDQU8        Z19, K2, Z17
+	VMOVDQU8        Z17, K3, Z12
+	VMOVDQA64       Z7, Z14
+	VMOVDQU64       1024(R11), Z11
+	VPERMI2B        1088(R11), Z11, Z14
+	VMOVDQA64       Z7, Z15
+	VMOVDQU64       1152(R11), Z11
+	VPERMI2B        1216(R11), Z11, Z15
+	VMOVDQA64       Z7, Z16
+	VMOVDQU64       1280(R11), Z11
+	VPERMI2B        1344(R11), Z11, Z16
+	VMOVDQA64       Z7, Z17
+	VMOVDQU64       1408(R11), Z11
+	VPERMI2B        1472(R11), Z11, Z17
+	VMOVDQA64       Z7, Z18
+	VMOVDQU64       1536(R11), Z11
+	VPERMI2B        1600(R11), Z11, Z18
+	VMOVDQA64       Z7, Z19
+	VMOVDQU64       1664(R11), Z11
+	VPERMI2B        1728(R11), Z11, Z19
+	VMOVDQA64       Z7, Z20
+	VMOVDQU64       1792(R11), Z11
+	VPERMI2B        1856(R11), Z11, Z20
+	VMOVDQA64       Z7, Z11
+	VMOVDQU64       1920(R11), Z7
+	VPERMI2B        1984(R11), Z7, Z11
+	VMOVDQU8        Z15, K1, Z14
+	VMOVDQU8        Z17, K1, Z16
+	VMOVDQU8        Z19, K1, Z18
+	VMOVDQU8        Z11, K1, Z20
+	VMOVDQU8        Z16, K2, Z14
+	VMOVDQU8        Z20, K2, Z18
+	VMOVDQU8        Z18, K3, Z14
+	VMOVDQU64       k_entries_iq2s_0_0_64<>+0(SB), Z7
+	VPERMI2B        Z14, Z12, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       (R8), Z11
+	KMOVQ           34(BX)(AX*2), K1
+	VPSUBB          Z11, Z2, K1, Z11
+	VMOVDQA64       Z2, Z15
+	VPDPBUSD        Z11, Z7, Z15
+	VMOVDQU64       k_entries_iq2s_1_0_64<>+0(SB), Z7
+	VPERMI2B        Z14, Z12, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       64(R8), Z11
+	KMOVQ           42(BX)(AX*2), K1
+	VPSUBB          Z11, Z2, K1, Z11
+	VMOVDQA64       Z2, Z16
+	VPDPBUSD        Z11, Z7, Z16
+	VMOVDQU64       k_entries_iq2s_2_0_64<>+0(SB), Z7
+	VPERMI2B        Z14, Z12, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       128(R8), Z11
+	KMOVQ           50(BX)(AX*2), K1
+	VPSUBB          Z11, Z2, K1, Z11
+	VMOVDQA64       Z2, Z17
+	VPDPBUSD        Z11, Z7, Z17
+	VMOVDQU64       k_entries_iq2s_3_0_64<>+0(SB), Z7
+	VPERMI2B        Z14, Z12, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       192(R8), Z11
+	KMOVQ           58(BX)(AX*2), K1
+	VPSUBB          Z11, Z2, K1, Z11
+	VMOVDQA64       Z2, Z18
+	VPDPBUSD        Z11, Z7, Z18
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z16, Z15, Z15
+	VPMADDWD        Z7, Z15, Z15
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPACKSSDW       Z18, Z17, Z17
+	VPDPWSSD        Z7, Z17, Z15
+	VMOVDQU64       k_entries_iq2s_0_1_64<>+0(SB), Z7
+	VPERMI2B        Z14, Z12, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       (R8), Z8
+	KMOVQ           34(BX)(SI*1), K1
+	VPSUBB          Z8, Z2, K1, Z8
+	VMOVDQA64       Z2, Z11
+	VPDPBUSD        Z8, Z7, Z11
+	VMOVDQU64       k_entries_iq2s_1_1_64<>+0(SB), Z7
+	VPERMI2B        Z14, Z12, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       64(R8), Z8
+	KMOVQ           42(BX)(SI*1), K1
+	VPSUBB          Z8, Z2, K1, Z8
+	VMOVDQA64       Z2, Z16
+	VPDPBUSD        Z8, Z7, Z16
+	VMOVDQU64       k_entries_iq2s_2_1_64<>+0(SB), Z7
+	VPERMI2B        Z14, Z12, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       128(R8), Z8
+	KMOVQ           50(BX)(SI*1), K1
+	VPSUBB          Z8, Z2, K1, Z8
+	VMOVDQA64       Z2, Z17
+	VPDPBUSD        Z8, Z7, Z17
+	VMOVDQU64       k_entries_iq2s_3_1_64<>+0(SB), Z7
+	VPERMI2B        Z14, Z12, Z7
+	VPMULTISHIFTQB  Z7, Z0, Z7
+	VPERMB          Z1, Z7, Z7
+	VMOVDQU64       192(R8), Z8
+	KMOVQ           58(BX)(SI*1), K1
+	VPSUBB          Z8, Z2, K1, Z8
+	VMOVDQA64       Z2, Z12
+	VPDPBUSD        Z8, Z7, Z12
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
+	VPACKSSDW       Z16, Z11, Z11
+	VPMADDWD        Z7, Z11, Z11
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
+	VPACKSSDW       Z12, Z17, Z17
+	VPDPWSSD        Z7, Z17, Z11
+	VPUNPCKHDQ      Z10, Z13, Z7
+	VPUNPCKLDQ      Z10, Z13, Z13
+	VPADDD          Z7, Z13, Z13
+	VPUNPCKHDQ      Z11, Z15, Z7
+	VPUNPCKLDQ      Z11, Z15, Z15
+	VPADDD          Z7, Z15, Z15
+	VPUNPCKHQDQ     Z15, Z13, Z7
+	VPUNPCKLQDQ     Z15, Z13, Z13
+	VPADDD          Z7, Z13, Z13
+	VEXTRACTI64X4   $0x01, Z13, Y7
+	VPADDD          Y7, Y13, Y13
+	VEXTRACTI32X4   $0x01, Y13, X7
+	VPADDD          X7, X13, X7
+	VXORPS          X8, X8, X8
+	VPINSRW         $0x00, (BX), X8, X8
+	VPINSRW         $0x01, (BX)(AX*1), X8, X8
+	VPINSRW         $0x02, (BX)(AX*2), X8, X8
+	VPINSRW         $0x03, (BX)(SI*1), X8, X8
+	VCVTPH2PS       X8, X8
+	VMULPS          k_parts_8<>+0(SB), X8, X8
+	VBROADCASTSS    (R9), X9
+	VCVTDQ2PS       X7, X7
+	VMULPS          X9, X8, X8
+	VMULPS          X7, X8, X8
+	VADDPS          X8, X3, X8
+	VMOVAPS         X4, X3
+	VMOVAPS         X5, X4
+	VMOVAPS         X6, X5
+	VMOVAPS         X8, X6
+	ADDQ            $0x52, BX
+	ADDQ            $0x52, DI
+	ADDQ            $0x00000100, R8
+	ADDQ            $0x04, R9
+	ADDQ            $0x30, R10
+	DECQ            R12
+	JNZ             block
+	MOVQ            nb+56(FP), R12
+	TESTQ           $0x00000001, R12
+	JZ              even
+	VADDPS          X3, X6, X6
+	VADDPS          X5, X4, X4
+	VADDPS          X4, X6, X3
+	JMP             store
 
 even:
 	VADDPS X4, X3, X3
@@ -6459,45 +6357,85 @@ DATA k_levels_iq2s_64<>+48(SB)/8, $0x002b1908002b1908
 DATA k_levels_iq2s_64<>+56(SB)/8, $0x002b1908002b1908
 GLOBL k_levels_iq2s_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2s_0_64<>+0(SB)/8, $0x0000000000004000
-DATA k_entries_iq2s_0_64<>+8(SB)/8, $0x0000000000004101
-DATA k_entries_iq2s_0_64<>+16(SB)/8, $0x0000000000004202
-DATA k_entries_iq2s_0_64<>+24(SB)/8, $0x0000000000004303
-DATA k_entries_iq2s_0_64<>+32(SB)/8, $0x0000000000004404
-DATA k_entries_iq2s_0_64<>+40(SB)/8, $0x0000000000004505
-DATA k_entries_iq2s_0_64<>+48(SB)/8, $0x0000000000004606
-DATA k_entries_iq2s_0_64<>+56(SB)/8, $0x0000000000004707
-GLOBL k_entries_iq2s_0_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2s_0_0_64<>+0(SB)/8, $0x0000000000004000
+DATA k_entries_iq2s_0_0_64<>+8(SB)/8, $0x0000000000004101
+DATA k_entries_iq2s_0_0_64<>+16(SB)/8, $0x0000000000004202
+DATA k_entries_iq2s_0_0_64<>+24(SB)/8, $0x0000000000004303
+DATA k_entries_iq2s_0_0_64<>+32(SB)/8, $0x0000000000004404
+DATA k_entries_iq2s_0_0_64<>+40(SB)/8, $0x0000000000004505
+DATA k_entries_iq2s_0_0_64<>+48(SB)/8, $0x0000000000004606
+DATA k_entries_iq2s_0_0_64<>+56(SB)/8, $0x0000000000004707
+GLOBL k_entries_iq2s_0_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2s_1_64<>+0(SB)/8, $0x0000000000004808
-DATA k_entries_iq2s_1_64<>+8(SB)/8, $0x0000000000004909
-DATA k_entries_iq2s_1_64<>+16(SB)/8, $0x0000000000004a0a
-DATA k_entries_iq2s_1_64<>+24(SB)/8, $0x0000000000004b0b
-DATA k_entries_iq2s_1_64<>+32(SB)/8, $0x0000000000004c0c
-DATA k_entries_iq2s_1_64<>+40(SB)/8, $0x0000000000004d0d
-DATA k_entries_iq2s_1_64<>+48(SB)/8, $0x0000000000004e0e
-DATA k_entries_iq2s_1_64<>+56(SB)/8, $0x0000000000004f0f
-GLOBL k_entries_iq2s_1_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2s_1_0_64<>+0(SB)/8, $0x0000000000004808
+DATA k_entries_iq2s_1_0_64<>+8(SB)/8, $0x0000000000004909
+DATA k_entries_iq2s_1_0_64<>+16(SB)/8, $0x0000000000004a0a
+DATA k_entries_iq2s_1_0_64<>+24(SB)/8, $0x0000000000004b0b
+DATA k_entries_iq2s_1_0_64<>+32(SB)/8, $0x0000000000004c0c
+DATA k_entries_iq2s_1_0_64<>+40(SB)/8, $0x0000000000004d0d
+DATA k_entries_iq2s_1_0_64<>+48(SB)/8, $0x0000000000004e0e
+DATA k_entries_iq2s_1_0_64<>+56(SB)/8, $0x0000000000004f0f
+GLOBL k_entries_iq2s_1_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2s_2_64<>+0(SB)/8, $0x0000000000005010
-DATA k_entries_iq2s_2_64<>+8(SB)/8, $0x0000000000005111
-DATA k_entries_iq2s_2_64<>+16(SB)/8, $0x0000000000005212
-DATA k_entries_iq2s_2_64<>+24(SB)/8, $0x0000000000005313
-DATA k_entries_iq2s_2_64<>+32(SB)/8, $0x0000000000005414
-DATA k_entries_iq2s_2_64<>+40(SB)/8, $0x0000000000005515
-DATA k_entries_iq2s_2_64<>+48(SB)/8, $0x0000000000005616
-DATA k_entries_iq2s_2_64<>+56(SB)/8, $0x0000000000005717
-GLOBL k_entries_iq2s_2_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2s_2_0_64<>+0(SB)/8, $0x0000000000005010
+DATA k_entries_iq2s_2_0_64<>+8(SB)/8, $0x0000000000005111
+DATA k_entries_iq2s_2_0_64<>+16(SB)/8, $0x0000000000005212
+DATA k_entries_iq2s_2_0_64<>+24(SB)/8, $0x0000000000005313
+DATA k_entries_iq2s_2_0_64<>+32(SB)/8, $0x0000000000005414
+DATA k_entries_iq2s_2_0_64<>+40(SB)/8, $0x0000000000005515
+DATA k_entries_iq2s_2_0_64<>+48(SB)/8, $0x0000000000005616
+DATA k_entries_iq2s_2_0_64<>+56(SB)/8, $0x0000000000005717
+GLOBL k_entries_iq2s_2_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq2s_3_64<>+0(SB)/8, $0x0000000000005818
-DATA k_entries_iq2s_3_64<>+8(SB)/8, $0x0000000000005919
-DATA k_entries_iq2s_3_64<>+16(SB)/8, $0x0000000000005a1a
-DATA k_entries_iq2s_3_64<>+24(SB)/8, $0x0000000000005b1b
-DATA k_entries_iq2s_3_64<>+32(SB)/8, $0x0000000000005c1c
-DATA k_entries_iq2s_3_64<>+40(SB)/8, $0x0000000000005d1d
-DATA k_entries_iq2s_3_64<>+48(SB)/8, $0x0000000000005e1e
-DATA k_entries_iq2s_3_64<>+56(SB)/8, $0x0000000000005f1f
-GLOBL k_entries_iq2s_3_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq2s_3_0_64<>+0(SB)/8, $0x0000000000005818
+DATA k_entries_iq2s_3_0_64<>+8(SB)/8, $0x0000000000005919
+DATA k_entries_iq2s_3_0_64<>+16(SB)/8, $0x0000000000005a1a
+DATA k_entries_iq2s_3_0_64<>+24(SB)/8, $0x0000000000005b1b
+DATA k_entries_iq2s_3_0_64<>+32(SB)/8, $0x0000000000005c1c
+DATA k_entries_iq2s_3_0_64<>+40(SB)/8, $0x0000000000005d1d
+DATA k_entries_iq2s_3_0_64<>+48(SB)/8, $0x0000000000005e1e
+DATA k_entries_iq2s_3_0_64<>+56(SB)/8, $0x0000000000005f1f
+GLOBL k_entries_iq2s_3_0_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2s_0_1_64<>+0(SB)/8, $0x0000000000006020
+DATA k_entries_iq2s_0_1_64<>+8(SB)/8, $0x0000000000006121
+DATA k_entries_iq2s_0_1_64<>+16(SB)/8, $0x0000000000006222
+DATA k_entries_iq2s_0_1_64<>+24(SB)/8, $0x0000000000006323
+DATA k_entries_iq2s_0_1_64<>+32(SB)/8, $0x0000000000006424
+DATA k_entries_iq2s_0_1_64<>+40(SB)/8, $0x0000000000006525
+DATA k_entries_iq2s_0_1_64<>+48(SB)/8, $0x0000000000006626
+DATA k_entries_iq2s_0_1_64<>+56(SB)/8, $0x0000000000006727
+GLOBL k_entries_iq2s_0_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2s_1_1_64<>+0(SB)/8, $0x0000000000006828
+DATA k_entries_iq2s_1_1_64<>+8(SB)/8, $0x0000000000006929
+DATA k_entries_iq2s_1_1_64<>+16(SB)/8, $0x0000000000006a2a
+DATA k_entries_iq2s_1_1_64<>+24(SB)/8, $0x0000000000006b2b
+DATA k_entries_iq2s_1_1_64<>+32(SB)/8, $0x0000000000006c2c
+DATA k_entries_iq2s_1_1_64<>+40(SB)/8, $0x0000000000006d2d
+DATA k_entries_iq2s_1_1_64<>+48(SB)/8, $0x0000000000006e2e
+DATA k_entries_iq2s_1_1_64<>+56(SB)/8, $0x0000000000006f2f
+GLOBL k_entries_iq2s_1_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2s_2_1_64<>+0(SB)/8, $0x0000000000007030
+DATA k_entries_iq2s_2_1_64<>+8(SB)/8, $0x0000000000007131
+DATA k_entries_iq2s_2_1_64<>+16(SB)/8, $0x0000000000007232
+DATA k_entries_iq2s_2_1_64<>+24(SB)/8, $0x0000000000007333
+DATA k_entries_iq2s_2_1_64<>+32(SB)/8, $0x0000000000007434
+DATA k_entries_iq2s_2_1_64<>+40(SB)/8, $0x0000000000007535
+DATA k_entries_iq2s_2_1_64<>+48(SB)/8, $0x0000000000007636
+DATA k_entries_iq2s_2_1_64<>+56(SB)/8, $0x0000000000007737
+GLOBL k_entries_iq2s_2_1_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_entries_iq2s_3_1_64<>+0(SB)/8, $0x0000000000007838
+DATA k_entries_iq2s_3_1_64<>+8(SB)/8, $0x0000000000007939
+DATA k_entries_iq2s_3_1_64<>+16(SB)/8, $0x0000000000007a3a
+DATA k_entries_iq2s_3_1_64<>+24(SB)/8, $0x0000000000007b3b
+DATA k_entries_iq2s_3_1_64<>+32(SB)/8, $0x0000000000007c3c
+DATA k_entries_iq2s_3_1_64<>+40(SB)/8, $0x0000000000007d3d
+DATA k_entries_iq2s_3_1_64<>+48(SB)/8, $0x0000000000007e3e
+DATA k_entries_iq2s_3_1_64<>+56(SB)/8, $0x0000000000007f3f
+GLOBL k_entries_iq2s_3_1_64<>(SB), RODATA|NOPTR, $64
 
 // func iq3xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
@@ -6547,279 +6485,279 @@ block:
 	PREFETCHT0      (DI)(SI*1)
 	PREFETCHT0      64(DI)(SI*1)
 	VMOVDQU64       2(BX), Z7
-	VBROADCASTI64X4 66(BX), Z10
-	VMOVDQU64       k_iq3xxs_signs_64<>+0(SB), Z9
-	VPMULTISHIFTQB  Z10, Z9, Z8
-	VMOVDQU64       k_parity_0<>+0(SB), Z9
-	VGF2P8AFFINEQB  $0x00, Z9, Z8, Z8
-	VMOVDQU32       Y8, (SP)
-	VMOVDQU64       k_top_nibbles_4_64<>+0(SB), Z8
-	VPERMB          Z10, Z8, Z8
-	VPSRLW          $0x04, Z8, Z8
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
-	VPERMB          Z9, Z8, Z8
+	VBROADCASTI64X4 66(BX), Z8
+	VMOVDQU64       k_sign_words_64<>+0(SB), Z10
+	VPMULTISHIFTQB  Z8, Z10, Z9
+	VMOVDQU64       k_parity_0<>+0(SB), Z10
+	VGF2P8AFFINEQB  $0x00, Z10, Z9, Z9
+	VMOVDQU32       Z9, (SP)
+	VMOVDQU64       k_top_nibbles_3_64<>+0(SB), Z9
+	VPERMB          Z8, Z9, Z9
+	VPSRLW          $0x04, Z9, Z9
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z8
+	VPERMB          Z8, Z9, Z9
 	VPMOVB2M        Z7, K1
 	VMOVDQA64       Z7, Z10
-	VMOVDQU64       (R11), Z9
-	VPERMI2B        64(R11), Z9, Z10
+	VMOVDQU64       (R11), Z8
+	VPERMI2B        64(R11), Z8, Z10
 	VMOVDQA64       Z7, Z11
-	VMOVDQU64       128(R11), Z9
-	VPERMI2B        192(R11), Z9, Z11
+	VMOVDQU64       128(R11), Z8
+	VPERMI2B        192(R11), Z8, Z11
 	VMOVDQU8        Z11, K1, Z10
 	VMOVDQA64       Z7, Z11
-	VMOVDQU64       256(R11), Z9
-	VPERMI2B        320(R11), Z9, Z11
-	VMOVDQA64       Z7, Z9
+	VMOVDQU64       256(R11), Z8
+	VPERMI2B        320(R11), Z8, Z11
+	VMOVDQA64       Z7, Z8
 	VMOVDQU64       384(R11), Z7
-	VPERMI2B        448(R11), Z7, Z9
-	VMOVDQU8        Z9, K1, Z11
-	VMOVDQU64       k_entries_iq3xxs_0_64<>+0(SB), Z7
+	VPERMI2B        448(R11), Z7, Z8
+	VMOVDQU8        Z8, K1, Z11
+	VMOVDQU64       k_entries_iq3xxs_0_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z9
+	VMOVDQU64       (R8), Z8
 	KMOVQ           (SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z12
-	VPDPBUSD        Z9, Z7, Z12
-	VMOVDQU64       k_entries_iq3xxs_1_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z12
+	VMOVDQU64       k_entries_iq3xxs_1_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z9
+	VMOVDQU64       64(R8), Z8
 	KMOVQ           8(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z13
-	VPDPBUSD        Z9, Z7, Z13
-	VMOVDQU64       k_entries_iq3xxs_2_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z13
+	VMOVDQU64       k_entries_iq3xxs_2_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z9
+	VMOVDQU64       128(R8), Z8
 	KMOVQ           16(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z14
-	VPDPBUSD        Z9, Z7, Z14
-	VMOVDQU64       k_entries_iq3xxs_3_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z14
+	VMOVDQU64       k_entries_iq3xxs_3_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z9
+	VMOVDQU64       192(R8), Z8
 	KMOVQ           24(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z10
-	VPDPBUSD        Z9, Z7, Z10
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPDPBUSD        Z8, Z7, Z10
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z7, Z12, Z12
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
 	VPACKSSDW       Z10, Z14, Z14
 	VPDPWSSD        Z7, Z14, Z12
 	VMOVDQU64       2(BX)(AX*1), Z7
-	VBROADCASTI64X4 66(BX)(AX*1), Z10
-	VMOVDQU64       k_iq3xxs_signs_64<>+0(SB), Z9
-	VPMULTISHIFTQB  Z10, Z9, Z8
-	VMOVDQU64       k_parity_0<>+0(SB), Z9
-	VGF2P8AFFINEQB  $0x00, Z9, Z8, Z8
-	VMOVDQU32       Y8, (SP)
-	VMOVDQU64       k_top_nibbles_4_64<>+0(SB), Z8
-	VPERMB          Z10, Z8, Z8
-	VPSRLW          $0x04, Z8, Z8
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
-	VPERMB          Z9, Z8, Z8
+	VBROADCASTI64X4 66(BX)(AX*1), Z8
+	VMOVDQU64       k_sign_words_64<>+0(SB), Z10
+	VPMULTISHIFTQB  Z8, Z10, Z9
+	VMOVDQU64       k_parity_0<>+0(SB), Z10
+	VGF2P8AFFINEQB  $0x00, Z10, Z9, Z9
+	VMOVDQU32       Z9, (SP)
+	VMOVDQU64       k_top_nibbles_3_64<>+0(SB), Z9
+	VPERMB          Z8, Z9, Z9
+	VPSRLW          $0x04, Z9, Z9
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z8
+	VPERMB          Z8, Z9, Z9
 	VPMOVB2M        Z7, K1
 	VMOVDQA64       Z7, Z10
-	VMOVDQU64       (R11), Z9
-	VPERMI2B        64(R11), Z9, Z10
+	VMOVDQU64       (R11), Z8
+	VPERMI2B        64(R11), Z8, Z10
 	VMOVDQA64       Z7, Z11
-	VMOVDQU64       128(R11), Z9
-	VPERMI2B        192(R11), Z9, Z11
+	VMOVDQU64       128(R11), Z8
+	VPERMI2B        192(R11), Z8, Z11
 	VMOVDQU8        Z11, K1, Z10
 	VMOVDQA64       Z7, Z11
-	VMOVDQU64       256(R11), Z9
-	VPERMI2B        320(R11), Z9, Z11
-	VMOVDQA64       Z7, Z9
+	VMOVDQU64       256(R11), Z8
+	VPERMI2B        320(R11), Z8, Z11
+	VMOVDQA64       Z7, Z8
 	VMOVDQU64       384(R11), Z7
-	VPERMI2B        448(R11), Z7, Z9
-	VMOVDQU8        Z9, K1, Z11
-	VMOVDQU64       k_entries_iq3xxs_0_64<>+0(SB), Z7
+	VPERMI2B        448(R11), Z7, Z8
+	VMOVDQU8        Z8, K1, Z11
+	VMOVDQU64       k_entries_iq3xxs_0_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z9
+	VMOVDQU64       (R8), Z8
 	KMOVQ           (SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z13
-	VPDPBUSD        Z9, Z7, Z13
-	VMOVDQU64       k_entries_iq3xxs_1_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z13
+	VMOVDQU64       k_entries_iq3xxs_1_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z9
+	VMOVDQU64       64(R8), Z8
 	KMOVQ           8(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z14
-	VPDPBUSD        Z9, Z7, Z14
-	VMOVDQU64       k_entries_iq3xxs_2_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z14
+	VMOVDQU64       k_entries_iq3xxs_2_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z9
+	VMOVDQU64       128(R8), Z8
 	KMOVQ           16(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z15
-	VPDPBUSD        Z9, Z7, Z15
-	VMOVDQU64       k_entries_iq3xxs_3_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z15
+	VMOVDQU64       k_entries_iq3xxs_3_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z9
+	VMOVDQU64       192(R8), Z8
 	KMOVQ           24(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z10
-	VPDPBUSD        Z9, Z7, Z10
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPDPBUSD        Z8, Z7, Z10
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z7, Z13, Z13
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
 	VPACKSSDW       Z10, Z15, Z15
 	VPDPWSSD        Z7, Z15, Z13
 	VMOVDQU64       2(BX)(AX*2), Z7
-	VBROADCASTI64X4 66(BX)(AX*2), Z10
-	VMOVDQU64       k_iq3xxs_signs_64<>+0(SB), Z9
-	VPMULTISHIFTQB  Z10, Z9, Z8
-	VMOVDQU64       k_parity_0<>+0(SB), Z9
-	VGF2P8AFFINEQB  $0x00, Z9, Z8, Z8
-	VMOVDQU32       Y8, (SP)
-	VMOVDQU64       k_top_nibbles_4_64<>+0(SB), Z8
-	VPERMB          Z10, Z8, Z8
-	VPSRLW          $0x04, Z8, Z8
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
-	VPERMB          Z9, Z8, Z8
+	VBROADCASTI64X4 66(BX)(AX*2), Z8
+	VMOVDQU64       k_sign_words_64<>+0(SB), Z10
+	VPMULTISHIFTQB  Z8, Z10, Z9
+	VMOVDQU64       k_parity_0<>+0(SB), Z10
+	VGF2P8AFFINEQB  $0x00, Z10, Z9, Z9
+	VMOVDQU32       Z9, (SP)
+	VMOVDQU64       k_top_nibbles_3_64<>+0(SB), Z9
+	VPERMB          Z8, Z9, Z9
+	VPSRLW          $0x04, Z9, Z9
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z8
+	VPERMB          Z8, Z9, Z9
 	VPMOVB2M        Z7, K1
 	VMOVDQA64       Z7, Z10
-	VMOVDQU64       (R11), Z9
-	VPERMI2B        64(R11), Z9, Z10
+	VMOVDQU64       (R11), Z8
+	VPERMI2B        64(R11), Z8, Z10
 	VMOVDQA64       Z7, Z11
-	VMOVDQU64       128(R11), Z9
-	VPERMI2B        192(R11), Z9, Z11
+	VMOVDQU64       128(R11), Z8
+	VPERMI2B        192(R11), Z8, Z11
 	VMOVDQU8        Z11, K1, Z10
 	VMOVDQA64       Z7, Z11
-	VMOVDQU64       256(R11), Z9
-	VPERMI2B        320(R11), Z9, Z11
-	VMOVDQA64       Z7, Z9
+	VMOVDQU64       256(R11), Z8
+	VPERMI2B        320(R11), Z8, Z11
+	VMOVDQA64       Z7, Z8
 	VMOVDQU64       384(R11), Z7
-	VPERMI2B        448(R11), Z7, Z9
-	VMOVDQU8        Z9, K1, Z11
-	VMOVDQU64       k_entries_iq3xxs_0_64<>+0(SB), Z7
+	VPERMI2B        448(R11), Z7, Z8
+	VMOVDQU8        Z8, K1, Z11
+	VMOVDQU64       k_entries_iq3xxs_0_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z9
+	VMOVDQU64       (R8), Z8
 	KMOVQ           (SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z14
-	VPDPBUSD        Z9, Z7, Z14
-	VMOVDQU64       k_entries_iq3xxs_1_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z14
+	VMOVDQU64       k_entries_iq3xxs_1_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z9
+	VMOVDQU64       64(R8), Z8
 	KMOVQ           8(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z15
-	VPDPBUSD        Z9, Z7, Z15
-	VMOVDQU64       k_entries_iq3xxs_2_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z15
+	VMOVDQU64       k_entries_iq3xxs_2_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z9
+	VMOVDQU64       128(R8), Z8
 	KMOVQ           16(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z16
-	VPDPBUSD        Z9, Z7, Z16
-	VMOVDQU64       k_entries_iq3xxs_3_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z16
+	VMOVDQU64       k_entries_iq3xxs_3_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z9
+	VMOVDQU64       192(R8), Z8
 	KMOVQ           24(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z10
-	VPDPBUSD        Z9, Z7, Z10
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPDPBUSD        Z8, Z7, Z10
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
 	VPACKSSDW       Z15, Z14, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
 	VPACKSSDW       Z10, Z16, Z16
 	VPDPWSSD        Z7, Z16, Z14
 	VMOVDQU64       2(BX)(SI*1), Z7
-	VBROADCASTI64X4 66(BX)(SI*1), Z10
-	VMOVDQU64       k_iq3xxs_signs_64<>+0(SB), Z9
-	VPMULTISHIFTQB  Z10, Z9, Z8
-	VMOVDQU64       k_parity_0<>+0(SB), Z9
-	VGF2P8AFFINEQB  $0x00, Z9, Z8, Z8
-	VMOVDQU32       Y8, (SP)
-	VMOVDQU64       k_top_nibbles_4_64<>+0(SB), Z8
-	VPERMB          Z10, Z8, Z8
-	VPSRLW          $0x04, Z8, Z8
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
-	VPERMB          Z9, Z8, Z8
+	VBROADCASTI64X4 66(BX)(SI*1), Z8
+	VMOVDQU64       k_sign_words_64<>+0(SB), Z10
+	VPMULTISHIFTQB  Z8, Z10, Z9
+	VMOVDQU64       k_parity_0<>+0(SB), Z10
+	VGF2P8AFFINEQB  $0x00, Z10, Z9, Z9
+	VMOVDQU32       Z9, (SP)
+	VMOVDQU64       k_top_nibbles_3_64<>+0(SB), Z9
+	VPERMB          Z8, Z9, Z9
+	VPSRLW          $0x04, Z9, Z9
+	VMOVDQU64       k_odd_scales_64<>+0(SB), Z8
+	VPERMB          Z8, Z9, Z9
 	VPMOVB2M        Z7, K1
 	VMOVDQA64       Z7, Z10
-	VMOVDQU64       (R11), Z9
-	VPERMI2B        64(R11), Z9, Z10
+	VMOVDQU64       (R11), Z8
+	VPERMI2B        64(R11), Z8, Z10
 	VMOVDQA64       Z7, Z11
-	VMOVDQU64       128(R11), Z9
-	VPERMI2B        192(R11), Z9, Z11
+	VMOVDQU64       128(R11), Z8
+	VPERMI2B        192(R11), Z8, Z11
 	VMOVDQU8        Z11, K1, Z10
 	VMOVDQA64       Z7, Z11
-	VMOVDQU64       256(R11), Z9
-	VPERMI2B        320(R11), Z9, Z11
-	VMOVDQA64       Z7, Z9
+	VMOVDQU64       256(R11), Z8
+	VPERMI2B        320(R11), Z8, Z11
+	VMOVDQA64       Z7, Z8
 	VMOVDQU64       384(R11), Z7
-	VPERMI2B        448(R11), Z7, Z9
-	VMOVDQU8        Z9, K1, Z11
-	VMOVDQU64       k_entries_iq3xxs_0_64<>+0(SB), Z7
+	VPERMI2B        448(R11), Z7, Z8
+	VMOVDQU8        Z8, K1, Z11
+	VMOVDQU64       k_entries_iq3xxs_0_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z9
+	VMOVDQU64       (R8), Z8
 	KMOVQ           (SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z15
-	VPDPBUSD        Z9, Z7, Z15
-	VMOVDQU64       k_entries_iq3xxs_1_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z15
+	VMOVDQU64       k_entries_iq3xxs_1_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z9
+	VMOVDQU64       64(R8), Z8
 	KMOVQ           8(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z16
-	VPDPBUSD        Z9, Z7, Z16
-	VMOVDQU64       k_entries_iq3xxs_2_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z16
+	VMOVDQU64       k_entries_iq3xxs_2_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z9
+	VMOVDQU64       128(R8), Z8
 	KMOVQ           16(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z17
-	VPDPBUSD        Z9, Z7, Z17
-	VMOVDQU64       k_entries_iq3xxs_3_64<>+0(SB), Z7
+	VPDPBUSD        Z8, Z7, Z17
+	VMOVDQU64       k_entries_iq3xxs_3_0_64<>+0(SB), Z7
 	VPERMI2B        Z11, Z10, Z7
 	VPMULTISHIFTQB  Z7, Z0, Z7
 	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z9
+	VMOVDQU64       192(R8), Z8
 	KMOVQ           24(SP), K1
-	VPSUBB          Z9, Z2, K1, Z9
+	VPSUBB          Z8, Z2, K1, Z8
 	VMOVDQA64       Z2, Z10
-	VPDPBUSD        Z9, Z7, Z10
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
+	VPDPBUSD        Z8, Z7, Z10
+	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
 	VPACKSSDW       Z16, Z15, Z15
 	VPMADDWD        Z7, Z15, Z15
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
+	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
 	VPACKSSDW       Z10, Z17, Z17
 	VPDPWSSD        Z7, Z17, Z15
 	VPUNPCKHDQ      Z13, Z12, Z7
@@ -6900,65 +6838,45 @@ DATA k_levels_iq3xxs_64<>+48(SB)/8, $0x3e342c241c140c04
 DATA k_levels_iq3xxs_64<>+56(SB)/8, $0x3e342c241c140c04
 GLOBL k_levels_iq3xxs_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_iq3xxs_signs_64<>+0(SB)/8, $0x352e2720150e0700
-DATA k_iq3xxs_signs_64<>+8(SB)/8, $0x352e2720150e0700
-DATA k_iq3xxs_signs_64<>+16(SB)/8, $0x352e2720150e0700
-DATA k_iq3xxs_signs_64<>+24(SB)/8, $0x352e2720150e0700
-DATA k_iq3xxs_signs_64<>+32(SB)/8, $0x352e2720150e0700
-DATA k_iq3xxs_signs_64<>+40(SB)/8, $0x352e2720150e0700
-DATA k_iq3xxs_signs_64<>+48(SB)/8, $0x352e2720150e0700
-DATA k_iq3xxs_signs_64<>+56(SB)/8, $0x352e2720150e0700
-GLOBL k_iq3xxs_signs_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq3xxs_0_0_64<>+0(SB)/8, $0x0000410100004000
+DATA k_entries_iq3xxs_0_0_64<>+8(SB)/8, $0x0000430300004202
+DATA k_entries_iq3xxs_0_0_64<>+16(SB)/8, $0x0000450500004404
+DATA k_entries_iq3xxs_0_0_64<>+24(SB)/8, $0x0000470700004606
+DATA k_entries_iq3xxs_0_0_64<>+32(SB)/8, $0x0000490900004808
+DATA k_entries_iq3xxs_0_0_64<>+40(SB)/8, $0x00004b0b00004a0a
+DATA k_entries_iq3xxs_0_0_64<>+48(SB)/8, $0x00004d0d00004c0c
+DATA k_entries_iq3xxs_0_0_64<>+56(SB)/8, $0x00004f0f00004e0e
+GLOBL k_entries_iq3xxs_0_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_top_nibbles_4_64<>+0(SB)/8, $0x0f0f0b0b07070303
-DATA k_top_nibbles_4_64<>+8(SB)/8, $0x1f1f1b1b17171313
-DATA k_top_nibbles_4_64<>+16(SB)/8, $0x0f0f0b0b07070303
-DATA k_top_nibbles_4_64<>+24(SB)/8, $0x1f1f1b1b17171313
-DATA k_top_nibbles_4_64<>+32(SB)/8, $0x0f0f0b0b07070303
-DATA k_top_nibbles_4_64<>+40(SB)/8, $0x1f1f1b1b17171313
-DATA k_top_nibbles_4_64<>+48(SB)/8, $0x0f0f0b0b07070303
-DATA k_top_nibbles_4_64<>+56(SB)/8, $0x1f1f1b1b17171313
-GLOBL k_top_nibbles_4_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq3xxs_1_0_64<>+0(SB)/8, $0x0000511100005010
+DATA k_entries_iq3xxs_1_0_64<>+8(SB)/8, $0x0000531300005212
+DATA k_entries_iq3xxs_1_0_64<>+16(SB)/8, $0x0000551500005414
+DATA k_entries_iq3xxs_1_0_64<>+24(SB)/8, $0x0000571700005616
+DATA k_entries_iq3xxs_1_0_64<>+32(SB)/8, $0x0000591900005818
+DATA k_entries_iq3xxs_1_0_64<>+40(SB)/8, $0x00005b1b00005a1a
+DATA k_entries_iq3xxs_1_0_64<>+48(SB)/8, $0x00005d1d00005c1c
+DATA k_entries_iq3xxs_1_0_64<>+56(SB)/8, $0x00005f1f00005e1e
+GLOBL k_entries_iq3xxs_1_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq3xxs_0_64<>+0(SB)/8, $0x0000410100004000
-DATA k_entries_iq3xxs_0_64<>+8(SB)/8, $0x0000430300004202
-DATA k_entries_iq3xxs_0_64<>+16(SB)/8, $0x0000450500004404
-DATA k_entries_iq3xxs_0_64<>+24(SB)/8, $0x0000470700004606
-DATA k_entries_iq3xxs_0_64<>+32(SB)/8, $0x0000490900004808
-DATA k_entries_iq3xxs_0_64<>+40(SB)/8, $0x00004b0b00004a0a
-DATA k_entries_iq3xxs_0_64<>+48(SB)/8, $0x00004d0d00004c0c
-DATA k_entries_iq3xxs_0_64<>+56(SB)/8, $0x00004f0f00004e0e
-GLOBL k_entries_iq3xxs_0_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq3xxs_2_0_64<>+0(SB)/8, $0x0000612100006020
+DATA k_entries_iq3xxs_2_0_64<>+8(SB)/8, $0x0000632300006222
+DATA k_entries_iq3xxs_2_0_64<>+16(SB)/8, $0x0000652500006424
+DATA k_entries_iq3xxs_2_0_64<>+24(SB)/8, $0x0000672700006626
+DATA k_entries_iq3xxs_2_0_64<>+32(SB)/8, $0x0000692900006828
+DATA k_entries_iq3xxs_2_0_64<>+40(SB)/8, $0x00006b2b00006a2a
+DATA k_entries_iq3xxs_2_0_64<>+48(SB)/8, $0x00006d2d00006c2c
+DATA k_entries_iq3xxs_2_0_64<>+56(SB)/8, $0x00006f2f00006e2e
+GLOBL k_entries_iq3xxs_2_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq3xxs_1_64<>+0(SB)/8, $0x0000511100005010
-DATA k_entries_iq3xxs_1_64<>+8(SB)/8, $0x0000531300005212
-DATA k_entries_iq3xxs_1_64<>+16(SB)/8, $0x0000551500005414
-DATA k_entries_iq3xxs_1_64<>+24(SB)/8, $0x0000571700005616
-DATA k_entries_iq3xxs_1_64<>+32(SB)/8, $0x0000591900005818
-DATA k_entries_iq3xxs_1_64<>+40(SB)/8, $0x00005b1b00005a1a
-DATA k_entries_iq3xxs_1_64<>+48(SB)/8, $0x00005d1d00005c1c
-DATA k_entries_iq3xxs_1_64<>+56(SB)/8, $0x00005f1f00005e1e
-GLOBL k_entries_iq3xxs_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3xxs_2_64<>+0(SB)/8, $0x0000612100006020
-DATA k_entries_iq3xxs_2_64<>+8(SB)/8, $0x0000632300006222
-DATA k_entries_iq3xxs_2_64<>+16(SB)/8, $0x0000652500006424
-DATA k_entries_iq3xxs_2_64<>+24(SB)/8, $0x0000672700006626
-DATA k_entries_iq3xxs_2_64<>+32(SB)/8, $0x0000692900006828
-DATA k_entries_iq3xxs_2_64<>+40(SB)/8, $0x00006b2b00006a2a
-DATA k_entries_iq3xxs_2_64<>+48(SB)/8, $0x00006d2d00006c2c
-DATA k_entries_iq3xxs_2_64<>+56(SB)/8, $0x00006f2f00006e2e
-GLOBL k_entries_iq3xxs_2_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3xxs_3_64<>+0(SB)/8, $0x0000713100007030
-DATA k_entries_iq3xxs_3_64<>+8(SB)/8, $0x0000733300007232
-DATA k_entries_iq3xxs_3_64<>+16(SB)/8, $0x0000753500007434
-DATA k_entries_iq3xxs_3_64<>+24(SB)/8, $0x0000773700007636
-DATA k_entries_iq3xxs_3_64<>+32(SB)/8, $0x0000793900007838
-DATA k_entries_iq3xxs_3_64<>+40(SB)/8, $0x00007b3b00007a3a
-DATA k_entries_iq3xxs_3_64<>+48(SB)/8, $0x00007d3d00007c3c
-DATA k_entries_iq3xxs_3_64<>+56(SB)/8, $0x00007f3f00007e3e
-GLOBL k_entries_iq3xxs_3_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq3xxs_3_0_64<>+0(SB)/8, $0x0000713100007030
+DATA k_entries_iq3xxs_3_0_64<>+8(SB)/8, $0x0000733300007232
+DATA k_entries_iq3xxs_3_0_64<>+16(SB)/8, $0x0000753500007434
+DATA k_entries_iq3xxs_3_0_64<>+24(SB)/8, $0x0000773700007636
+DATA k_entries_iq3xxs_3_0_64<>+32(SB)/8, $0x0000793900007838
+DATA k_entries_iq3xxs_3_0_64<>+40(SB)/8, $0x00007b3b00007a3a
+DATA k_entries_iq3xxs_3_0_64<>+48(SB)/8, $0x00007d3d00007c3c
+DATA k_entries_iq3xxs_3_0_64<>+56(SB)/8, $0x00007f3f00007e3e
+GLOBL k_entries_iq3xxs_3_0_64<>(SB), RODATA|NOPTR, $64
 
 DATA k_parts_4<>+0(SB)/8, $0x3e8000003e800000
 DATA k_parts_4<>+8(SB)/8, $0x3e8000003e800000
@@ -7014,13 +6932,13 @@ block:
 	PREFETCHT0     (DI)(SI*1)
 	PREFETCHT0     64(DI)(SI*1)
 	VMOVDQU64      2(BX), Z7
-	VPMOVB2M       Z7, K1
-	KMOVQ          66(BX), K2
+	KMOVQ          66(BX), K1
 	VPBROADCASTD   106(BX), Z9
 	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
 	VPMULTISHIFTQB Z9, Z8, Z9
 	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
 	VPERMB         Z8, Z9, Z9
+	VPMOVB2M       Z7, K2
 	VMOVDQA64      Z7, Z10
 	VMOVDQU64      (R11), Z8
 	VPERMI2B       64(R11), Z8, Z10
@@ -7033,9 +6951,9 @@ block:
 	VMOVDQA64      Z7, Z13
 	VMOVDQU64      384(R11), Z8
 	VPERMI2B       448(R11), Z8, Z13
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z13, K1, Z12
-	VMOVDQU8       Z12, K2, Z10
+	VMOVDQU8       Z11, K2, Z10
+	VMOVDQU8       Z13, K2, Z12
+	VMOVDQU8       Z12, K1, Z10
 	VMOVDQA64      Z7, Z11
 	VMOVDQU64      512(R11), Z8
 	VPERMI2B       576(R11), Z8, Z11
@@ -7048,10 +6966,10 @@ block:
 	VMOVDQA64      Z7, Z8
 	VMOVDQU64      896(R11), Z7
 	VPERMI2B       960(R11), Z7, Z8
-	VMOVDQU8       Z12, K1, Z11
-	VMOVDQU8       Z8, K1, Z13
-	VMOVDQU8       Z13, K2, Z11
-	VMOVDQU64      k_entries_iq3s_0_64<>+0(SB), Z7
+	VMOVDQU8       Z12, K2, Z11
+	VMOVDQU8       Z8, K2, Z13
+	VMOVDQU8       Z13, K1, Z11
+	VMOVDQU64      k_entries_iq3s_0_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7060,7 +6978,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z12
 	VPDPBUSD       Z8, Z7, Z12
-	VMOVDQU64      k_entries_iq3s_1_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_1_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7069,7 +6987,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z13
 	VPDPBUSD       Z8, Z7, Z13
-	VMOVDQU64      k_entries_iq3s_2_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_2_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7078,7 +6996,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z14
 	VPDPBUSD       Z8, Z7, Z14
-	VMOVDQU64      k_entries_iq3s_3_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_3_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7094,13 +7012,13 @@ block:
 	VPACKSSDW      Z10, Z14, Z14
 	VPDPWSSD       Z7, Z14, Z12
 	VMOVDQU64      2(BX)(AX*1), Z7
-	VPMOVB2M       Z7, K1
-	KMOVQ          66(BX)(AX*1), K2
+	KMOVQ          66(BX)(AX*1), K1
 	VPBROADCASTD   106(BX)(AX*1), Z9
 	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
 	VPMULTISHIFTQB Z9, Z8, Z9
 	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
 	VPERMB         Z8, Z9, Z9
+	VPMOVB2M       Z7, K2
 	VMOVDQA64      Z7, Z10
 	VMOVDQU64      (R11), Z8
 	VPERMI2B       64(R11), Z8, Z10
@@ -7113,9 +7031,9 @@ block:
 	VMOVDQA64      Z7, Z14
 	VMOVDQU64      384(R11), Z8
 	VPERMI2B       448(R11), Z8, Z14
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z14, K1, Z13
-	VMOVDQU8       Z13, K2, Z10
+	VMOVDQU8       Z11, K2, Z10
+	VMOVDQU8       Z14, K2, Z13
+	VMOVDQU8       Z13, K1, Z10
 	VMOVDQA64      Z7, Z11
 	VMOVDQU64      512(R11), Z8
 	VPERMI2B       576(R11), Z8, Z11
@@ -7128,10 +7046,10 @@ block:
 	VMOVDQA64      Z7, Z8
 	VMOVDQU64      896(R11), Z7
 	VPERMI2B       960(R11), Z7, Z8
-	VMOVDQU8       Z13, K1, Z11
-	VMOVDQU8       Z8, K1, Z14
-	VMOVDQU8       Z14, K2, Z11
-	VMOVDQU64      k_entries_iq3s_0_64<>+0(SB), Z7
+	VMOVDQU8       Z13, K2, Z11
+	VMOVDQU8       Z8, K2, Z14
+	VMOVDQU8       Z14, K1, Z11
+	VMOVDQU64      k_entries_iq3s_0_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7140,7 +7058,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z13
 	VPDPBUSD       Z8, Z7, Z13
-	VMOVDQU64      k_entries_iq3s_1_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_1_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7149,7 +7067,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z14
 	VPDPBUSD       Z8, Z7, Z14
-	VMOVDQU64      k_entries_iq3s_2_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_2_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7158,7 +7076,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z15
 	VPDPBUSD       Z8, Z7, Z15
-	VMOVDQU64      k_entries_iq3s_3_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_3_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7174,13 +7092,13 @@ block:
 	VPACKSSDW      Z10, Z15, Z15
 	VPDPWSSD       Z7, Z15, Z13
 	VMOVDQU64      2(BX)(AX*2), Z7
-	VPMOVB2M       Z7, K1
-	KMOVQ          66(BX)(AX*2), K2
+	KMOVQ          66(BX)(AX*2), K1
 	VPBROADCASTD   106(BX)(AX*2), Z9
 	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
 	VPMULTISHIFTQB Z9, Z8, Z9
 	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
 	VPERMB         Z8, Z9, Z9
+	VPMOVB2M       Z7, K2
 	VMOVDQA64      Z7, Z10
 	VMOVDQU64      (R11), Z8
 	VPERMI2B       64(R11), Z8, Z10
@@ -7193,9 +7111,9 @@ block:
 	VMOVDQA64      Z7, Z15
 	VMOVDQU64      384(R11), Z8
 	VPERMI2B       448(R11), Z8, Z15
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z15, K1, Z14
-	VMOVDQU8       Z14, K2, Z10
+	VMOVDQU8       Z11, K2, Z10
+	VMOVDQU8       Z15, K2, Z14
+	VMOVDQU8       Z14, K1, Z10
 	VMOVDQA64      Z7, Z11
 	VMOVDQU64      512(R11), Z8
 	VPERMI2B       576(R11), Z8, Z11
@@ -7208,10 +7126,10 @@ block:
 	VMOVDQA64      Z7, Z8
 	VMOVDQU64      896(R11), Z7
 	VPERMI2B       960(R11), Z7, Z8
-	VMOVDQU8       Z14, K1, Z11
-	VMOVDQU8       Z8, K1, Z15
-	VMOVDQU8       Z15, K2, Z11
-	VMOVDQU64      k_entries_iq3s_0_64<>+0(SB), Z7
+	VMOVDQU8       Z14, K2, Z11
+	VMOVDQU8       Z8, K2, Z15
+	VMOVDQU8       Z15, K1, Z11
+	VMOVDQU64      k_entries_iq3s_0_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7220,7 +7138,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z14
 	VPDPBUSD       Z8, Z7, Z14
-	VMOVDQU64      k_entries_iq3s_1_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_1_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7229,7 +7147,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z15
 	VPDPBUSD       Z8, Z7, Z15
-	VMOVDQU64      k_entries_iq3s_2_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_2_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7238,7 +7156,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z16
 	VPDPBUSD       Z8, Z7, Z16
-	VMOVDQU64      k_entries_iq3s_3_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_3_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7254,13 +7172,13 @@ block:
 	VPACKSSDW      Z10, Z16, Z16
 	VPDPWSSD       Z7, Z16, Z14
 	VMOVDQU64      2(BX)(SI*1), Z7
-	VPMOVB2M       Z7, K1
-	KMOVQ          66(BX)(SI*1), K2
+	KMOVQ          66(BX)(SI*1), K1
 	VPBROADCASTD   106(BX)(SI*1), Z9
 	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
 	VPMULTISHIFTQB Z9, Z8, Z9
 	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
 	VPERMB         Z8, Z9, Z9
+	VPMOVB2M       Z7, K2
 	VMOVDQA64      Z7, Z10
 	VMOVDQU64      (R11), Z8
 	VPERMI2B       64(R11), Z8, Z10
@@ -7273,9 +7191,9 @@ block:
 	VMOVDQA64      Z7, Z16
 	VMOVDQU64      384(R11), Z8
 	VPERMI2B       448(R11), Z8, Z16
-	VMOVDQU8       Z11, K1, Z10
-	VMOVDQU8       Z16, K1, Z15
-	VMOVDQU8       Z15, K2, Z10
+	VMOVDQU8       Z11, K2, Z10
+	VMOVDQU8       Z16, K2, Z15
+	VMOVDQU8       Z15, K1, Z10
 	VMOVDQA64      Z7, Z11
 	VMOVDQU64      512(R11), Z8
 	VPERMI2B       576(R11), Z8, Z11
@@ -7288,10 +7206,10 @@ block:
 	VMOVDQA64      Z7, Z8
 	VMOVDQU64      896(R11), Z7
 	VPERMI2B       960(R11), Z7, Z8
-	VMOVDQU8       Z15, K1, Z11
-	VMOVDQU8       Z8, K1, Z16
-	VMOVDQU8       Z16, K2, Z11
-	VMOVDQU64      k_entries_iq3s_0_64<>+0(SB), Z7
+	VMOVDQU8       Z15, K2, Z11
+	VMOVDQU8       Z8, K2, Z16
+	VMOVDQU8       Z16, K1, Z11
+	VMOVDQU64      k_entries_iq3s_0_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7300,7 +7218,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z15
 	VPDPBUSD       Z8, Z7, Z15
-	VMOVDQU64      k_entries_iq3s_1_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_1_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7309,7 +7227,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z16
 	VPDPBUSD       Z8, Z7, Z16
-	VMOVDQU64      k_entries_iq3s_2_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_2_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7318,7 +7236,7 @@ block:
 	VPSUBB         Z8, Z2, K1, Z8
 	VMOVDQA64      Z2, Z17
 	VPDPBUSD       Z8, Z7, Z17
-	VMOVDQU64      k_entries_iq3s_3_64<>+0(SB), Z7
+	VMOVDQU64      k_entries_iq3s_3_0_64<>+0(SB), Z7
 	VPERMI2B       Z11, Z10, Z7
 	VPMULTISHIFTQB Z7, Z0, Z7
 	VPERMB         Z1, Z7, Z7
@@ -7410,45 +7328,45 @@ DATA k_nibbles_of_4_64<>+48(SB)/8, $0x0c0c080804040000
 DATA k_nibbles_of_4_64<>+56(SB)/8, $0x1c1c181814141010
 GLOBL k_nibbles_of_4_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq3s_0_64<>+0(SB)/8, $0x0000410100004000
-DATA k_entries_iq3s_0_64<>+8(SB)/8, $0x0000430300004202
-DATA k_entries_iq3s_0_64<>+16(SB)/8, $0x0000450500004404
-DATA k_entries_iq3s_0_64<>+24(SB)/8, $0x0000470700004606
-DATA k_entries_iq3s_0_64<>+32(SB)/8, $0x0000490900004808
-DATA k_entries_iq3s_0_64<>+40(SB)/8, $0x00004b0b00004a0a
-DATA k_entries_iq3s_0_64<>+48(SB)/8, $0x00004d0d00004c0c
-DATA k_entries_iq3s_0_64<>+56(SB)/8, $0x00004f0f00004e0e
-GLOBL k_entries_iq3s_0_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq3s_0_0_64<>+0(SB)/8, $0x0000410100004000
+DATA k_entries_iq3s_0_0_64<>+8(SB)/8, $0x0000430300004202
+DATA k_entries_iq3s_0_0_64<>+16(SB)/8, $0x0000450500004404
+DATA k_entries_iq3s_0_0_64<>+24(SB)/8, $0x0000470700004606
+DATA k_entries_iq3s_0_0_64<>+32(SB)/8, $0x0000490900004808
+DATA k_entries_iq3s_0_0_64<>+40(SB)/8, $0x00004b0b00004a0a
+DATA k_entries_iq3s_0_0_64<>+48(SB)/8, $0x00004d0d00004c0c
+DATA k_entries_iq3s_0_0_64<>+56(SB)/8, $0x00004f0f00004e0e
+GLOBL k_entries_iq3s_0_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq3s_1_64<>+0(SB)/8, $0x0000511100005010
-DATA k_entries_iq3s_1_64<>+8(SB)/8, $0x0000531300005212
-DATA k_entries_iq3s_1_64<>+16(SB)/8, $0x0000551500005414
-DATA k_entries_iq3s_1_64<>+24(SB)/8, $0x0000571700005616
-DATA k_entries_iq3s_1_64<>+32(SB)/8, $0x0000591900005818
-DATA k_entries_iq3s_1_64<>+40(SB)/8, $0x00005b1b00005a1a
-DATA k_entries_iq3s_1_64<>+48(SB)/8, $0x00005d1d00005c1c
-DATA k_entries_iq3s_1_64<>+56(SB)/8, $0x00005f1f00005e1e
-GLOBL k_entries_iq3s_1_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq3s_1_0_64<>+0(SB)/8, $0x0000511100005010
+DATA k_entries_iq3s_1_0_64<>+8(SB)/8, $0x0000531300005212
+DATA k_entries_iq3s_1_0_64<>+16(SB)/8, $0x0000551500005414
+DATA k_entries_iq3s_1_0_64<>+24(SB)/8, $0x0000571700005616
+DATA k_entries_iq3s_1_0_64<>+32(SB)/8, $0x0000591900005818
+DATA k_entries_iq3s_1_0_64<>+40(SB)/8, $0x00005b1b00005a1a
+DATA k_entries_iq3s_1_0_64<>+48(SB)/8, $0x00005d1d00005c1c
+DATA k_entries_iq3s_1_0_64<>+56(SB)/8, $0x00005f1f00005e1e
+GLOBL k_entries_iq3s_1_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq3s_2_64<>+0(SB)/8, $0x0000612100006020
-DATA k_entries_iq3s_2_64<>+8(SB)/8, $0x0000632300006222
-DATA k_entries_iq3s_2_64<>+16(SB)/8, $0x0000652500006424
-DATA k_entries_iq3s_2_64<>+24(SB)/8, $0x0000672700006626
-DATA k_entries_iq3s_2_64<>+32(SB)/8, $0x0000692900006828
-DATA k_entries_iq3s_2_64<>+40(SB)/8, $0x00006b2b00006a2a
-DATA k_entries_iq3s_2_64<>+48(SB)/8, $0x00006d2d00006c2c
-DATA k_entries_iq3s_2_64<>+56(SB)/8, $0x00006f2f00006e2e
-GLOBL k_entries_iq3s_2_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq3s_2_0_64<>+0(SB)/8, $0x0000612100006020
+DATA k_entries_iq3s_2_0_64<>+8(SB)/8, $0x0000632300006222
+DATA k_entries_iq3s_2_0_64<>+16(SB)/8, $0x0000652500006424
+DATA k_entries_iq3s_2_0_64<>+24(SB)/8, $0x0000672700006626
+DATA k_entries_iq3s_2_0_64<>+32(SB)/8, $0x0000692900006828
+DATA k_entries_iq3s_2_0_64<>+40(SB)/8, $0x00006b2b00006a2a
+DATA k_entries_iq3s_2_0_64<>+48(SB)/8, $0x00006d2d00006c2c
+DATA k_entries_iq3s_2_0_64<>+56(SB)/8, $0x00006f2f00006e2e
+GLOBL k_entries_iq3s_2_0_64<>(SB), RODATA|NOPTR, $64
 
-DATA k_entries_iq3s_3_64<>+0(SB)/8, $0x0000713100007030
-DATA k_entries_iq3s_3_64<>+8(SB)/8, $0x0000733300007232
-DATA k_entries_iq3s_3_64<>+16(SB)/8, $0x0000753500007434
-DATA k_entries_iq3s_3_64<>+24(SB)/8, $0x0000773700007636
-DATA k_entries_iq3s_3_64<>+32(SB)/8, $0x0000793900007838
-DATA k_entries_iq3s_3_64<>+40(SB)/8, $0x00007b3b00007a3a
-DATA k_entries_iq3s_3_64<>+48(SB)/8, $0x00007d3d00007c3c
-DATA k_entries_iq3s_3_64<>+56(SB)/8, $0x00007f3f00007e3e
-GLOBL k_entries_iq3s_3_64<>(SB), RODATA|NOPTR, $64
+DATA k_entries_iq3s_3_0_64<>+0(SB)/8, $0x0000713100007030
+DATA k_entries_iq3s_3_0_64<>+8(SB)/8, $0x0000733300007232
+DATA k_entries_iq3s_3_0_64<>+16(SB)/8, $0x0000753500007434
+DATA k_entries_iq3s_3_0_64<>+24(SB)/8, $0x0000773700007636
+DATA k_entries_iq3s_3_0_64<>+32(SB)/8, $0x0000793900007838
+DATA k_entries_iq3s_3_0_64<>+40(SB)/8, $0x00007b3b00007a3a
+DATA k_entries_iq3s_3_0_64<>+48(SB)/8, $0x00007d3d00007c3c
+DATA k_entries_iq3s_3_0_64<>+56(SB)/8, $0x00007f3f00007e3e
+GLOBL k_entries_iq3s_3_0_64<>(SB), RODATA|NOPTR, $64
 
 // func q5kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
