@@ -106,6 +106,10 @@ func cuts(n, step int) int { return (n + step - 1) / step }
 // cost more.
 const smallRegion = 16384
 
+// smallProduct is the number of weight bytes times rows below which matrix products stay on the caller: about two
+// microseconds of work, which is what halving them would save and a region costs.
+const smallProduct = 48 << 10
+
 // rowsAtOnce cuts rows of cols elements of cheap work into items.
 func rowsAtOnce(rows, cols, threads int) int {
 	if threads == 1 || rows*cols < smallRegion {
@@ -176,12 +180,19 @@ func (t *productTask) run() {
 		return
 	}
 	t.rows, t.cols = tile(out, rows, t.e.pool.threads)
-	items := 0
+	items, work := 0, 0
 	for i := range n {
 		p := &t.queue[i]
 		p.down = cuts(p.w.m.Out, t.rows)
 		p.items = p.down * cuts(rows, t.cols)
 		items += p.items
+		work += len(p.w.m.Data) * rows
+	}
+	if work < smallProduct {
+		for i := range items {
+			t.do(0, i)
+		}
+		return
 	}
 	t.e.pool.run(t, items)
 }
