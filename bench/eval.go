@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"terrace/chat"
@@ -56,7 +57,7 @@ func ArgMax(v []float32) (int32, float32) {
 
 // Logits evaluates the tokens from an empty timeline.
 func Logits(ctx context.Context, e *engine.Engine, s *engine.Session, c LogitsConfig) (*LogitsReport, error) {
-	if len(c.Tokens)+max(0, c.Decode) > e.Options().Context {
+	if c.Decode > e.Options().Context-len(c.Tokens) || c.Decode < 0 {
 		return nil, fmt.Errorf("%w has %d tokens and %d to decode, the context holds %d", engine.ErrPrompt, len(c.Tokens), c.Decode, e.Options().Context)
 	}
 	pos := c.Positions
@@ -71,13 +72,16 @@ func Logits(ctx context.Context, e *engine.Engine, s *engine.Session, c LogitsCo
 	var last []float32
 	for at := 0; at < len(c.Tokens); at += rows {
 		n := min(rows, len(c.Tokens)-at)
-		if err := s.EvalAll(ctx, c.Tokens[at:at+n], out[:n*vocab]); err != nil {
+		err := s.EvalAll(ctx, c.Tokens[at:at+n], out[:n*vocab])
+		if err != nil {
 			return nil, err
 		}
 		for i, p := range pos {
 			if int(p) >= at && int(p) < at+n {
 				k := int(p) - at
-				r.Logits[i] = append([]float32(nil), out[k*vocab:(k+1)*vocab]...)
+				if r.Logits[i], err = finite(out[k*vocab:(k+1)*vocab], int(p)); err != nil {
+					return nil, err
+				}
 			}
 		}
 		last = out[(n-1)*vocab : n*vocab]
@@ -88,9 +92,24 @@ func Logits(ctx context.Context, e *engine.Engine, s *engine.Session, c LogitsCo
 			return nil, err
 		}
 		last = s.Logits()
-		r.Decode = append(r.Decode, DecodeStep{id, append([]float32(nil), last...)})
+		row, err := finite(last, s.Pos()-1)
+		if err != nil {
+			return nil, err
+		}
+		r.Decode = append(r.Decode, DecodeStep{id, row})
 	}
 	return r, nil
+}
+
+// finite copies the logits after position pos. Those of a damaged file can be no numbers, and a report of such would mean
+// nothing.
+func finite(logits []float32, pos int) ([]float32, error) {
+	for id, v := range logits {
+		if v-v != 0 {
+			return nil, fmt.Errorf("position %d: logit of token %d is %g", pos, id, v)
+		}
+	}
+	return slices.Clone(logits), nil
 }
 
 // readLines decodes each line of a .jsonl file by f.
@@ -137,6 +156,9 @@ func ReadTexts(path string) ([]string, error) {
 		texts = append(texts, *v.Text)
 		return nil
 	})
+	if err == nil && len(texts) == 0 {
+		err = fmt.Errorf("%s: 0 texts, want at least 1", path)
+	}
 	return texts, err
 }
 
@@ -151,7 +173,8 @@ type PPLReport struct {
 const pplCut = 1024
 
 // Perplexity scores each text by itself after one end-of-text token, cut at the smaller of the context and 1024 tokens.
-func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts []string) (*PPLReport, error) {
+// With whole set, what is cut off is scored too: as further pieces, each after an end-of-text token of its own.
+func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts []string, whole bool) (*PPLReport, error) {
 	tok := e.Tokenizer()
 	start, ok := tok.Lookup("<|endoftext|>")
 	if !ok {
@@ -167,18 +190,28 @@ func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts 
 	rows := logitsRows(e)
 	out := make([]float32, rows*vocab)
 	r := &PPLReport{}
+	piece := min(pplCut, e.Options().Context) - 1 // tokens scored after one end-of-text token
+	if piece < 1 {
+		return nil, fmt.Errorf("the context holds %d tokens, scoring needs at least 2", e.Options().Context)
+	}
 	for i, text := range texts {
-		ids := tok.Encode([]int32{start}, text, false, false)
-		ids = ids[:min(len(ids), pplCut, e.Options().Context)]
-		s.Reset()
-		for at := 0; at < len(ids)-1; at += rows {
-			n := min(rows, len(ids)-1-at)
-			if err := s.EvalAll(ctx, ids[at:at+n], out[:n*vocab]); err != nil {
-				return nil, fmt.Errorf("text %d: %w", i+1, err)
-			}
-			for k := range n {
-				r.NLL -= logProb(out[k*vocab:(k+1)*vocab], ids[at+k+1])
-				r.Tokens++
+		all := tok.Encode(nil, text, false, false)
+		if !whole {
+			all = all[:min(len(all), piece)]
+		}
+		for len(all) > 0 {
+			ids := append([]int32{start}, all[:min(len(all), piece)]...)
+			all = all[len(ids)-1:]
+			s.Reset()
+			for at := 0; at < len(ids)-1; at += rows {
+				n := min(rows, len(ids)-1-at)
+				if err := s.EvalAll(ctx, ids[at:at+n], out[:n*vocab]); err != nil {
+					return nil, fmt.Errorf("text %d: %w", i+1, err)
+				}
+				for k := range n {
+					r.NLL -= logProb(out[k*vocab:(k+1)*vocab], ids[at+k+1])
+					r.Tokens++
+				}
 			}
 		}
 	}
@@ -186,7 +219,9 @@ func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts 
 		return nil, fmt.Errorf("no token to score in %d texts", len(texts))
 	}
 	r.NLL /= float64(r.Tokens)
-	r.PPL = math.Exp(r.NLL)
+	if r.PPL = math.Exp(r.NLL); math.IsNaN(r.PPL) || math.IsInf(r.PPL, 0) {
+		return nil, fmt.Errorf("the perplexity of %d tokens is %g: the model's logits are no numbers, or absurd", r.Tokens, r.PPL)
+	}
 	return r, nil
 }
 
@@ -221,6 +256,9 @@ func ReadQuestions(path string) ([]Question, error) {
 		qs = append(qs, q)
 		return nil
 	})
+	if err == nil && len(qs) == 0 {
+		err = fmt.Errorf("%s: 0 questions, want at least 1", path)
+	}
 	return qs, err
 }
 

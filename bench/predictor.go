@@ -42,10 +42,13 @@ func Predictor(ctx context.Context, c PredictorConfig) ([]*PredictorReport, erro
 	if most == engine.LookaheadAuto {
 		most = 2
 	}
+	if c.Tokens < 0 {
+		return nil, fmt.Errorf("%w: %d tokens of the trace, want at least 0", engine.ErrUsage, c.Tokens)
+	}
 	var rs []*PredictorReport
 	for depth := 0; depth <= most; depth++ {
 		o := c.Engine
-		o.Lookahead = depth
+		o.Lookahead, o.GuessAlways = depth, true
 		r, err := predictorRun(ctx, o, c)
 		if err != nil {
 			return nil, err
@@ -122,6 +125,9 @@ func predictorRun(ctx context.Context, o engine.Options, c PredictorConfig) (*Pr
 			return nil, err
 		}
 		r.Tokens++
+	}
+	if r.Tokens == 0 {
+		return nil, fmt.Errorf("%s: no token, want at least 1", c.Trace)
 	}
 	st := m.End()
 	r.Agreement = ratio(int64(same), int64(all))

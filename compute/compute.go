@@ -105,9 +105,10 @@ type Encoder interface {
 	// RoPE rotates in place, in each head of dim elements, the pairs (j, j+n/2) for j < n/2 by the angle whose cosine and
 	// sine stand at cos[i*n/2+j], sin[i*n/2+j] for row i (the NEOX layout), n <= dim.
 	RoPE(x Tensor, dim, n int, cos, sin []float32)
-	// Attention appends row i of k and v to kv at pos[i] for the given layer, then sets row i of dst to the attention of
-	// row i of q over positions 0..pos[i], scores multiplied by scale. Query head h reads KV head h/(heads/KV heads).
-	// pos rises by one from row to row.
+	// Attention appends row i of k and v to kv at pos[i] for the given layer, then sets each row of dst to the attention of
+	// that row of q over positions 0 to its own, scores multiplied by scale. q and dst may have fewer rows than k and v,
+	// even none: theirs are the last positions then. Query head h reads KV head h/(heads/KV heads). pos rises by one from
+	// row to row.
 	Attention(dst, q, k, v Tensor, kv KV, layer int, pos []int32, scale float32)
 	// SwiGLU sets dst to silu(gate)*up.
 	SwiGLU(dst, gate, up Tensor)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"terrace/internal/tinymodel"
 )
 
 func TestBudgetDecide(t *testing.T) {
@@ -42,6 +44,23 @@ func TestBudgetDecide(t *testing.T) {
 		}
 		if c.ram > 0 && b.fixed()+b.Arena > c.ram {
 			t.Errorf("%s: %d bytes planned of %d", c.name, b.fixed()+b.Arena, c.ram)
+		}
+	}
+}
+
+// TestArenaBeyondTheMachine: who fixes the arena alone has not promised away the machine. Here the context asks for 824 GB.
+func TestArenaBeyondTheMachine(t *testing.T) {
+	path, err := tinymodel.Write(t.TempDir(), tinymodel.Options{Context: 1<<31 - 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, arena := range []ExpertBudget{{Min: true}, {Percent: 100}, {Bytes: 1 << 40}} {
+		e, err := Open(Options{Path: path, Context: 1<<31 - 1, ExpertRAM: arena})
+		if !errors.Is(err, ErrDoesNotFit) || !strings.Contains(err.Error(), "context 824633720448") {
+			t.Errorf("%+v: %v", arena, err)
+		}
+		if err == nil {
+			e.Close()
 		}
 	}
 }

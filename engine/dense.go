@@ -73,6 +73,7 @@ func readDense(f *gguf.File, ts []model.DenseTensor) (*dense, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes for the dense weights: %w", total, err)
 	}
+	_ = host.AdviseHuge(mem) // only an advice: fewer address translations
 	d := &dense{mem: mem, views: make(map[string][]byte, len(ts))}
 	files := make([]*os.File, len(f.Shards))
 	defer func() {

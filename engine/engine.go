@@ -36,7 +36,6 @@ type Engine struct {
 	load    time.Duration
 	log     *slog.Logger
 	quant   string
-	closers []func()
 }
 
 // Open loads a model: header, tokenizer, dense weights and an empty expert arena.
@@ -122,16 +121,16 @@ func (e *Engine) plan() error {
 		b.Slot = int64(tiers.SlotBytes(descs))
 		b.Min = minSlots(c.TopK, o.Lookahead, b.Experts)
 	}
-	if b.RAM == 0 && !o.ExpertRAM.isSet() {
+	if b.RAM == 0 {
 		var err error
-		if b.RAM, err = machineRAM(); err != nil {
+		if b.RAM, err = machineRAM(); err != nil && !o.ExpertRAM.isSet() {
 			return err
 		}
 	}
 	if err := b.decide(o.ExpertRAM); err != nil {
 		return fmt.Errorf("%s: %w", o.Path, err)
 	}
-	if b.RAM == 0 { // the arena was given: the rest follows
+	if o.RAM == 0 && o.ExpertRAM.isSet() { // the arena was given and fits the machine: the promise is what it makes
 		b.RAM = b.fixed() + b.Arena
 	}
 	e.budget = b

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"math"
@@ -49,10 +50,35 @@ func (e *Engine) Chat(conv chat.Conversation) ([]int32, error) {
 		return nil, err
 	}
 	tp := make([]tokenizer.Part, len(parts))
+	n := 0
 	for i, p := range parts {
 		tp[i] = tokenizer.Part{Text: p.Text, Special: !p.User}
+		n += len(p.Text)
+	}
+	if err := e.checkText(n); err != nil {
+		return nil, err
 	}
 	return e.tok.EncodeParts(nil, tp, true), nil
+}
+
+// Text returns the tokens of a text that is a prompt as it stands: spellings of special tokens in it are these tokens.
+func (e *Engine) Text(text string) ([]int32, error) {
+	if err := e.checkText(len(text)); err != nil {
+		return nil, err
+	}
+	return e.tok.Encode(nil, text, true, true), nil
+}
+
+// MaxText is the longest text in bytes that can fit the context.
+func (e *Engine) MaxText() int { return e.tok.MaxBytes(e.opt.Context) }
+
+// checkText refuses n bytes that cannot fit the context, whatever they are: cutting a huge text into tokens takes many
+// times its size in memory, which the budget does not hold.
+func (e *Engine) checkText(n int) error {
+	if least := e.tok.MinTokens(n); least > e.opt.Context {
+		return fmt.Errorf("%w of %d bytes has at least %d tokens, the context holds %d", ErrPrompt, n, least, e.opt.Context)
+	}
+	return nil
 }
 
 // Generate evaluates the prompt and samples the answer. The session keeps what was evaluated, so a following prompt that
@@ -65,7 +91,8 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 	if r.HashLogits {
 		h, buf = sha256.New(), make([]byte, 4*len(s.logits))
 	}
-	_, err := s.Sync(ctx, r.Prompt)
+	n, err := s.Sync(ctx, r.Prompt)
+	m.evaluated = n
 	m.promptDone()
 	stream := s.e.tok.NewStream(false)
 	for err == nil {
@@ -110,8 +137,12 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 		}
 	}
 	res.Stats = m.end()
+	res.Stats.FinishReason = res.Finish
 	if h != nil {
 		res.Stats.LogitsSHA256 = hex.EncodeToString(h.Sum(nil))
+	}
+	if errors.Is(err, ErrPrompt) {
+		return res, err
 	}
 	if err != nil {
 		return res, fmt.Errorf("after %d of the prompt's %d tokens and %d generated: %w", min(s.Pos(), len(r.Prompt)), len(r.Prompt), len(res.Tokens), err)

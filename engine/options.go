@@ -41,7 +41,9 @@ type Options struct {
 	Exact     bool           // float32 activations and KV cache
 	KeyType   compute.KVType // element type of cached keys; Exact makes it f32
 	ValType   compute.KVType
-	Log       *slog.Logger // nil: silent
+	// GuessAlways keeps guessing when every expert is in RAM, where guesses are of no use, so that they can be scored.
+	GuessAlways bool
+	Log         *slog.Logger // nil: silent
 }
 
 // LookaheadAuto leaves the depth to the engine.

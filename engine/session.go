@@ -44,7 +44,7 @@ func (e *Engine) NewSession() (*Session, error) {
 		st.Free()
 		return nil, err
 	}
-	s.src = newSource(e.cache, s.pipe, e.shapes, rules, e.opt.Lookahead)
+	s.src = newSource(e.cache, s.pipe, e.shapes, rules, e.opt.Lookahead, e.opt.GuessAlways)
 	return s, nil
 }
 
@@ -109,6 +109,9 @@ func (s *Session) forward(ctx context.Context, tokens []int32, mode model.Logits
 		out = nil
 	}
 	if err := s.e.model.Forward(ctx, s.state, model.Batch{Tokens: tokens, Logits: mode, Out: out}, s.src); err != nil {
+		if s.pipe != nil {
+			s.pipe.Reset() // no layer will come to settle its guesses, and they hold slots
+		}
 		return err
 	}
 	s.tokens = append(s.tokens, tokens...)

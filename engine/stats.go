@@ -26,7 +26,9 @@ type Stats struct {
 	Threads            int     `json:"threads"`
 	Exact              bool    `json:"exact"`
 	PromptTokens       int     `json:"prompt_tokens"`
-	PredictedTokens    int     `json:"predicted_tokens"`
+	PromptCached       int     `json:"prompt_cached_tokens"` // kept from the last request; the others are evaluated
+	PredictedTokens    int     `json:"predicted_tokens"`     // an end token included; the first comes out of the prompt
+	FinishReason       Finish  `json:"finish_reason"`
 	PromptMS           float64 `json:"prompt_ms"`
 	PredictedMS        float64 `json:"predicted_ms"`
 	PromptPerSecond    float64 `json:"prompt_per_second"`
@@ -38,7 +40,9 @@ type Stats struct {
 	RSSAnon            int64   `json:"rss_anon"` // now, not backed by files
 	DenseBytes         int64   `json:"dense_bytes"`
 	KVBytes            int64   `json:"kv_bytes"`
-	ExpertBytes        int64   `json:"expert_bytes"` // of the arena
+	WorkBytes          int64   `json:"work_bytes"`    // set aside for the activations of one pass
+	RuntimeBytes       int64   `json:"runtime_bytes"` // set aside for the Go runtime and small tables
+	ExpertBytes        int64   `json:"expert_bytes"`  // of the arena
 	ExpertSlots        int     `json:"expert_slots"`
 	ExpertsTotal       int     `json:"experts_total"`
 	Store              string  `json:"store"`
@@ -61,7 +65,8 @@ type Stats struct {
 	BoundTerms         BoundTerms `json:"bound_terms"`
 	LogitsSHA256       string     `json:"logits_sha256,omitempty"`
 
-	decodeCold int64 // experts that decode steps needed and that were not resident
+	decodeCold int64   // experts that decode steps needed and that were not resident
+	decodeRate float64 // bytes read per second while the disk was busy, decode steps only if they read anything
 }
 
 // BoundTerms are the least milliseconds a decoded token can take on each part of the machine.
@@ -77,9 +82,11 @@ type BoundTerms struct {
 type Meter struct {
 	s                   *Session
 	start, prompt, last time.Time
-	prompts, predicted  int
+	prompts, evaluated  int // tokens of the prompt, and those not kept from before
+	predicted           int
 	before, decode      counters
 	ttft                time.Duration
+	idle                bool // every expert was in RAM before the start, so no guesses were made
 }
 
 // counters are the running totals a request is the difference of.
@@ -99,6 +106,7 @@ func (s *Session) counters() counters {
 
 func (s *Session) begin(prompt int) *Meter {
 	m := &Meter{s: s, start: time.Now(), prompts: prompt, before: s.counters()}
+	m.idle = s.e.cache != nil && s.e.opt.Lookahead > 0 && !s.e.opt.GuessAlways && s.e.cache.Complete()
 	return m
 }
 
@@ -155,10 +163,11 @@ func (m *Meter) end() Stats {
 		KVType: e.opt.KeyType.String() + "/" + e.opt.ValType.String(), Threads: e.opt.Threads, Exact: e.opt.Exact,
 		PromptTokens: m.prompts, PredictedTokens: m.predicted, PromptMS: ms(m.prompt.Sub(m.start)), PredictedMS: ms(end.Sub(m.prompt)),
 		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: e.budget.RAM, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
-		DenseBytes: e.budget.Dense, KVBytes: e.budget.KV, ExpertBytes: e.budget.Arena, ExpertSlots: e.budget.Slots, ExpertsTotal: e.budget.Experts,
+		DenseBytes: e.budget.Dense, KVBytes: e.budget.KV, WorkBytes: e.budget.Work, RuntimeBytes: e.budget.Runtime, ExpertBytes: e.budget.Arena, ExpertSlots: e.budget.Slots, ExpertsTotal: e.budget.Experts,
 		Store: e.store,
 	}
-	st.PromptPerSecond = perSecond(m.prompts, m.prompt.Sub(m.start))
+	st.PromptCached = max(0, m.prompts-m.evaluated)
+	st.PromptPerSecond = perSecond(m.evaluated, m.prompt.Sub(m.start))
 	// The first generated token comes out of the prompt; the others are decode steps.
 	st.PredictedPerSecond = perSecond(m.predicted-1, end.Sub(m.prompt))
 	if e.cache == nil {
@@ -177,8 +186,15 @@ func (m *Meter) end() Stats {
 	st.decodeCold = b.Misses - d.Misses + b.InFlight - d.InFlight
 	if busy := b.DiskBusy - a.DiskBusy; busy > 0 {
 		st.DiskBytesPerSecond = float64(st.BytesRead) / busy.Seconds()
+		st.decodeRate = st.DiskBytesPerSecond
+	}
+	if busy := b.DiskBusy - d.DiskBusy; busy > 0 {
+		st.decodeRate = float64(b.DemandBytes+b.GuessBytes-d.DemandBytes-d.GuessBytes) / busy.Seconds()
 	}
 	st.Prefetch = now.pipe.Since(m.before.pipe)
+	if m.idle {
+		st.Prefetch.Depth, st.Prefetch.DisabledReason = 0, "all experts resident"
+	}
 	return st
 }
 
@@ -199,9 +215,9 @@ func (s *Session) Bound(st *Stats) {
 	b := &st.BoundTerms
 	b.MemoryMS = touched / r.memory * 1e3
 	b.ComputeMS = compute * 1e3
-	if st.DiskBytesPerSecond > 0 && st.Touches > 0 {
+	if st.decodeRate > 0 && st.Touches > 0 {
 		perToken := float64(st.decodeCold) * float64(e.meanExpert()) / float64(max(st.PredictedTokens-1, 1))
-		b.DiskMS = perToken / st.DiskBytesPerSecond * 1e3
+		b.DiskMS = perToken / st.decodeRate * 1e3
 	}
 	most := max(b.DiskMS, b.MemoryMS, b.ComputeMS)
 	switch most {

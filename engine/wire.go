@@ -18,6 +18,7 @@ type source struct {
 	shapes []expertShape  // by layer
 	rules  []*router.Rule // by layer
 	ahead  int
+	always bool // guess even when there is nothing to read
 	free   []*request
 	rec    func(layer int, choices []int32) // routing listener, or nil
 }
@@ -25,12 +26,18 @@ type source struct {
 // expertShape holds a layer's matrix types and shapes; the bytes come from a lease.
 type expertShape struct{ gate, up, down compute.Matrix }
 
-func newSource(c *tiers.Cache, p *prefetch.Pipeline, shapes []expertShape, rules []*router.Rule, ahead int) *source {
-	return &source{cache: c, pipe: p, shapes: shapes, rules: rules, ahead: ahead}
+func newSource(c *tiers.Cache, p *prefetch.Pipeline, shapes []expertShape, rules []*router.Rule, ahead int, always bool) *source {
+	return &source{cache: c, pipe: p, shapes: shapes, rules: rules, ahead: ahead, always: always}
 }
 
-// Lookahead is part of model.Source.
-func (s *source) Lookahead() int { return s.ahead }
+// Lookahead is part of model.Source. Guesses have a price, the routers of the layers ahead, and no use once every expert
+// is in RAM.
+func (s *source) Lookahead() int {
+	if s.ahead > 0 && !s.always && s.cache.Complete() {
+		return 0
+	}
+	return s.ahead
+}
 
 // Hint is part of model.Source.
 func (s *source) Hint(at, target int, scores []float32, rows int) {
@@ -83,9 +90,6 @@ func (r *request) Next(ctx context.Context, wait bool) (int32, *compute.Expert, 
 	e.Gate.Data, e.Up.Data, e.Down.Data = v[0], v[1], v[2]
 	return int32(l.Expert()), e, true, nil
 }
-
-// Left is part of model.Request.
-func (r *request) Left() int { return r.q.Left() }
 
 // Recycle is part of model.Request.
 func (r *request) Recycle() {

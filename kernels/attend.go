@@ -20,22 +20,27 @@ const attendBlock = 64
 // order from zero and added to the running sum; out_j = fma(weight, v_j, out_j) in order. At the end out is multiplied
 // by the reciprocal of the sum. exp and the reciprocal are those of fmath.
 func Attend(out, q []float32, kt, vt compute.KVType, k, v []byte, kstride, vstride, first, n int, scale float32, s *Scratch) {
-	if n < 1 || first < 0 || len(q) == 0 || len(out) == 0 {
-		panicf("kernels: attention of %d keys from position %d, heads of %d and %d elements", n, first, len(q), len(out))
-	}
-	if need := (n-1)*kstride + len(q)*int(kt.Size()); kstride < 0 || len(k) < need {
-		panicf("kernels: %d bytes of keys, attention reads %d", len(k), need)
-	}
-	if need := (n-1)*vstride + len(out)*int(vt.Size()); vstride < 0 || len(v) < need {
-		panicf("kernels: %d bytes of values, attention reads %d", len(v), need)
-	}
+	checkAttention(len(out), len(q), kt, vt, k, v, kstride, vstride, first, n)
 	s.attn = attention{out: out, q: q, kt: kt, vt: vt, k: k, v: v, kstride: kstride, vstride: vstride,
 		first: first, n: n, scale: scale}
 	current().attend(&s.attn, s)
 	s.attn = attention{}
 }
 
-// attention is one call of Attend, checked.
+// checkAttention panics where heads of kd and vd elements cannot read n keys and values.
+func checkAttention(vd, kd int, kt, vt compute.KVType, k, v []byte, kstride, vstride, first, n int) {
+	if n < 1 || first < 0 || kd == 0 || vd == 0 {
+		panicf("kernels: attention of %d keys from position %d, heads of %d and %d elements", n, first, kd, vd)
+	}
+	if need := (n-1)*kstride + kd*int(kt.Size()); kstride < 0 || len(k) < need {
+		panicf("kernels: %d bytes of keys, attention reads %d", len(k), need)
+	}
+	if need := (n-1)*vstride + vd*int(vt.Size()); vstride < 0 || len(v) < need {
+		panicf("kernels: %d bytes of values, attention reads %d", len(v), need)
+	}
+}
+
+// attention is one call of Attend or of four heads of AttendHeads, checked.
 type attention struct {
 	out, q           []float32
 	kt, vt           compute.KVType

@@ -44,23 +44,6 @@ func rmsNormGeneric(dst, x, w []float32, eps float32) {
 	}
 }
 
-// RopeNeox rotates one head in place: the pairs (x[j], x[j+h]) by the angles with the cosines cos[j] and sines sin[j],
-// h = len(cos) = len(sin), 2h <= len(x); elements from 2h on stay. Products and sums are rounded one by one.
-func RopeNeox(x, cos, sin []float32) {
-	h := len(cos)
-	sameLen("RopeNeox", h, len(sin))
-	if len(x) < 2*h {
-		panicf("kernels: RopeNeox of %d pairs in a head of %d", h, len(x))
-	}
-	lo, hi := x[:h], x[h:2*h]
-	for j, c := range cos {
-		s := sin[j]
-		a, b := lo[j], hi[j]
-		lo[j] = float32(a*c) - float32(b*s)
-		hi[j] = float32(a*s) + float32(b*c)
-	}
-}
-
 // SiluMul sets dst to silu(gate)*up; all three have the same length and dst may be either.
 func SiluMul(dst, gate, up []float32) {
 	sameLen("SiluMul", len(dst), len(gate), len(up))

@@ -14,8 +14,8 @@ type Level uint8
 // numbered within an architecture: arm64 has LevelNEON and amd64 the others.
 const (
 	LevelGeneric Level = iota // portable Go
-	LevelAVX2                 // AVX2, FMA, F16C
-	LevelAVX512               // AVX-512 F, BW, VL, DQ and VNNI
+	LevelAVX2                 // AVX2, BMI2, FMA, F16C
+	LevelAVX512               // AVX-512 F, BW, VL, DQ, VNNI and VBMI, GFNI: Ice Lake, Zen 4 and later
 
 	LevelNEON Level = 1 // NEON with SDOT
 )
@@ -37,6 +37,8 @@ func (l Level) String() string {
 type level struct {
 	id        Level
 	tiles     [len(weightTable)]*tiles
+	gemm      gemmTable
+	gemmFloat gemmFloat
 	decode    [len(weightTable)]func(dst []float32, w []byte)
 	dots      func(dst []float32, ld int, w, x []float32, s *Scratch)
 	superDots func(isum, msum []int32, u *super, q []int8, n int, sums []int16, step int)
@@ -48,6 +50,7 @@ type level struct {
 	siluMul   func(dst, gate, up []float32)
 	addScaled func(dst, x []float32, w float32)
 	attend    func(m *attention, s *Scratch)
+	readLoop  func(b []byte) uint64
 }
 
 var generic = level{
@@ -62,6 +65,7 @@ var generic = level{
 	siluMul:   siluMulGeneric,
 	addScaled: addScaledGeneric,
 	attend:    attendGeneric,
+	readLoop:  readLoopGeneric,
 }
 
 func init() {

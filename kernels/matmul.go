@@ -21,6 +21,7 @@ type Scratch struct {
 	tail    [4]float32 // results of which one counts
 	product product    // the call at work; here, because what a function value is given would be allocated
 	attn    attention
+	gemm    gemmScratch
 }
 
 // MatMul sets dst[c*ld+r] to the dot product of weight row r and activation row c for r in [r0,r1) and c in [c0,c1).
@@ -54,9 +55,13 @@ func MatMul(dst []float32, ld int, t gguf.Type, w []byte, a *Act, r0, r1, c0, c1
 	*m = product{dst: dst, ld: ld, t: t, w: w, rb: rb, a: a, r0: r0, r1: r1, c0: c0, c1: c1}
 	l := current()
 	switch {
+	case a.Kind == ActF32 && l.gemmFloat.takes(m):
+		l.gemmFloat.multiply(m, l, s)
 	case a.Kind == ActF32 && kind != ActF32:
 		m.exact(l, s)
-	case l.tiles[t] != nil:
+	case l.gemmOf(m) != nil:
+		l.gemmOf(m).multiply(m, s)
+	case l.tiles[t] != nil && l.tiles[t].serve(a.N, kind.block()):
 		l.tiles[t].multiply(m, s)
 	default:
 		m.generic(l, s)

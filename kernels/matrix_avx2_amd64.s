@@ -6,16 +6,30 @@
 
 // func q4kRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·q4kRowsAVX2(SB), $0-72
-	MOVQ    stride+24(FP), AX
-	MOVQ    w+16(FP), CX
-	MOVQ    dst+0(FP), DX
-	LEAQ    (AX)(AX*2), SI
+TEXT ·q4kRowsAVX2(SB), $8-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ    DI, (SP)
 	VMOVDQU k_nibble_32<>+0(SB), Y0
 
 next:
 	MOVQ   CX, BX
-	LEAQ   (CX)(AX*4), DI
+	MOVQ   CX, DI
+	ADDQ   (SP), DI
 	MOVQ   q+32(FP), R8
 	MOVQ   d+40(FP), R9
 	MOVQ   sums+48(FP), R10
@@ -409,17 +423,31 @@ GLOBL k_word7_32<>(SB), RODATA|NOPTR, $32
 
 // func q6kRowsAVX2(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, F16C, MMX+
-TEXT ·q6kRowsAVX2(SB), $0-72
-	MOVQ    stride+24(FP), AX
-	MOVQ    w+16(FP), CX
-	MOVQ    dst+0(FP), DX
-	LEAQ    (AX)(AX*2), SI
+TEXT ·q6kRowsAVX2(SB), $8-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ    DI, (SP)
 	VMOVDQU k_nibble_32<>+0(SB), Y0
 	VMOVDQU k_top_bits_32<>+0(SB), Y1
 
 next:
 	MOVQ   CX, BX
-	LEAQ   (CX)(AX*4), DI
+	MOVQ   CX, DI
+	ADDQ   (SP), DI
 	MOVQ   q+32(FP), R8
 	MOVQ   d+40(FP), R9
 	MOVQ   sums+48(FP), R10

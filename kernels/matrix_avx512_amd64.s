@@ -6,11 +6,24 @@
 
 // func q4kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VNNI, F16C, MMX+
-TEXT ·q4kRowsAVX512(SB), $0-72
-	MOVQ      stride+24(FP), AX
-	MOVQ      w+16(FP), CX
-	MOVQ      dst+0(FP), DX
-	LEAQ      (AX)(AX*2), SI
+TEXT ·q4kRowsAVX512(SB), $8-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ      DI, (SP)
 	VMOVDQU32 k_nibble_64<>+0(SB), Z0
 	VPXORD    Z1, Z1, Z1
 	VMOVDQU32 k_q4k_r0_64<>+0(SB), Z2
@@ -21,7 +34,8 @@ TEXT ·q4kRowsAVX512(SB), $0-72
 
 next:
 	MOVQ   CX, BX
-	LEAQ   (CX)(AX*4), DI
+	MOVQ   CX, DI
+	ADDQ   (SP), DI
 	MOVQ   q+32(FP), R8
 	MOVQ   d+40(FP), R9
 	MOVQ   sums+48(FP), R10
@@ -309,11 +323,24 @@ GLOBL k_q4k_shiftAVX512<>(SB), RODATA|NOPTR, $64
 
 // func q6kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VNNI, F16C, MMX+
-TEXT ·q6kRowsAVX512(SB), $0-72
-	MOVQ      stride+24(FP), AX
-	MOVQ      w+16(FP), CX
-	MOVQ      dst+0(FP), DX
-	LEAQ      (AX)(AX*2), SI
+TEXT ·q6kRowsAVX512(SB), $8-72
+	MOVQ stride+24(FP), AX
+	MOVQ w+16(FP), CX
+	MOVQ dst+0(FP), DX
+	LEAQ (AX)(AX*2), SI
+	MOVQ AX, BX
+	SHLQ $0x02, BX
+	MOVQ BX, DI
+	JZ   still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ      DI, (SP)
 	VMOVDQU32 k_nibble_64<>+0(SB), Z0
 	VMOVDQU32 k_top_bits_64<>+0(SB), Z1
 	VMOVDQU32 k_q6k_left_64<>+0(SB), Z2
@@ -325,7 +352,8 @@ TEXT ·q6kRowsAVX512(SB), $0-72
 
 next:
 	MOVQ   CX, BX
-	LEAQ   (CX)(AX*4), DI
+	MOVQ   CX, DI
+	ADDQ   (SP), DI
 	MOVQ   q+32(FP), R8
 	MOVQ   d+40(FP), R9
 	MOVQ   sums+48(FP), R10

@@ -15,7 +15,11 @@ type tiles struct {
 	rows, cols   matrixKernel // quantised types
 	rowsF, colsF floatKernel  // float types
 	single       bool         // rows takes single rows, not groups of 4
+	least        int          // rows need so many activation blocks
 }
+
+// serve reports whether rows of n elements are long enough for these kernels.
+func (k *tiles) serve(n, block int) bool { return n >= k.least*block }
 
 // tileBytes is how many bytes of weights go through all columns before the next rows: they stay in the second-level
 // cache, and no call into assembly, where a goroutine cannot be stopped, takes longer than a fraction of a millisecond.
@@ -27,10 +31,11 @@ func (k *tiles) multiply(m *product, s *Scratch) {
 	for r := m.r0; r < m.r1; r += step {
 		e := min(r+step, m.r1)
 		c := m.c0
-		for ; m.c1-c >= 4; c += 4 {
+		fours := k.cols != nil || k.colsF != nil
+		for ; fours && m.c1-c >= 4; c += 4 {
 			k.tile4(m, r, e, c)
 		}
-		if left := m.c1 - c; left > 1 && m.c1-m.c0 >= 4 {
+		if left := m.c1 - c; fours && left > 1 && m.c1-m.c0 >= 4 {
 			k.tile4(m, r, e, m.c1-4) // some columns twice, with the same results
 			continue
 		}

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"encoding/binary"
+	"unsafe"
 
 	"terrace/quant"
 )
@@ -15,19 +16,35 @@ func u32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
 
 // octet sets eight codes to row with a minus where a bit of signs is set.
 func octet(q []int8, row *[8]uint8, signs uint8) {
-	q = q[:8]
-	for j, v := range row {
-		neg := -int8(signs >> j & 1)
-		q[j] = int8(v) ^ neg - neg
-	}
+	putOctet(q, signed8(binary.LittleEndian.Uint64(row[:]), signs))
 }
 
-func quartet(q []int8, row *[4]uint8, signs uint8) {
-	q = q[:4]
-	for j, v := range row {
-		neg := -int8(signs >> j & 1)
-		q[j] = int8(v) ^ neg - neg
+// quartets does the same for two rows of four.
+func quartets(q []int8, a, b *[4]uint8, signs uint8) {
+	putOctet(q, signed8(uint64(binary.LittleEndian.Uint32(a[:]))|uint64(binary.LittleEndian.Uint32(b[:]))<<32, signs))
+}
+
+// eachByte has a one in every byte.
+const eachByte = 0x0101010101010101
+
+// signBytes has, for each set of signs, the bytes that they fill.
+var signBytes = func() (t [256]uint64) {
+	for s := range t {
+		for j := range 8 {
+			t[s] |= uint64(s>>j&1) * 0xff << (8 * j)
+		}
 	}
+	return t
+}()
+
+// signed8 negates bytes of g, none of which is zero: then no carry leaves a byte.
+func signed8(g uint64, signs uint8) uint64 {
+	m := signBytes[signs]
+	return g ^ m + m&eachByte
+}
+
+func putOctet(q []int8, v uint64) {
+	binary.LittleEndian.PutUint64((*[8]byte)(unsafe.Pointer((*[8]int8)(q)))[:], v)
 }
 
 // odd is the scale 2s+1 that these types store as s.
@@ -79,9 +96,9 @@ func unpackIQ3XXS(s *super, b []byte) {
 	for g := range 8 {
 		w := u32(b[66+4*g:])
 		s.scale[2*g], s.scale[2*g+1] = odd(w>>28), odd(w>>28)
-		for k := range 8 {
-			signs := quant.Sign7(uint8(w >> (7 * (k / 2)) & 127))
-			quartet(s.q[32*g+4*k:], &grid[b[2+8*g+k]], signs>>(4*(k%2)))
+		idx := b[2+8*g : 10+8*g]
+		for l := range 4 {
+			quartets(s.q[32*g+8*l:], &grid[idx[2*l]], &grid[idx[2*l+1]], quant.Sign7(uint8(w>>(7*l)&127)))
 		}
 	}
 }
@@ -93,23 +110,23 @@ func unpackIQ3S(s *super, b []byte) {
 	for g := range 8 {
 		sc := odd(uint32(b[106+g/2] >> (4 * (g % 2)) & 15))
 		s.scale[2*g], s.scale[2*g+1] = sc, sc
-		for k := range 8 {
-			x := int(b[2+8*g+k]) | int(b[66+g]>>k&1)<<8
-			quartet(s.q[32*g+4*k:], &grid[x], b[74+4*g+k/2]>>(4*(k%2)))
+		idx, high := b[2+8*g:10+8*g], int(b[66+g])
+		for l := range 4 {
+			x, y := int(idx[2*l])|high>>(2*l)&1<<8, int(idx[2*l+1])|high>>(2*l+1)&1<<8
+			quartets(s.q[32*g+8*l:], &grid[x], &grid[y], b[74+4*g+l])
 		}
 	}
 }
 
 // ternary sets eight codes to eighths: 8*row + 1, or - 1 when minus is set.
 func ternary(q []int8, row *[8]int8, minus bool) {
-	q = q[:8]
-	delta := int8(1)
-	if minus {
-		delta = -1
+	g := binary.LittleEndian.Uint64((*[8]byte)(unsafe.Pointer(row))[:]) << 3 & (eachByte * 0xf8)
+	if !minus {
+		putOctet(q, g|eachByte)
+		return
 	}
-	for j, v := range row {
-		q[j] = 8*v + delta
-	}
+	// Minus one in each byte: the low seven bits add up without a carry into the next byte, the top one by parity.
+	putOctet(q, g&(eachByte*0x7f)+eachByte*0x7f^^g&(eachByte*0x80))
 }
 
 func unpackIQ1S(s *super, b []byte) {

@@ -15,10 +15,10 @@ import (
 // vector lists the levels above the generic one that this machine and its system can run.
 func vector() []*level {
 	c := &cpuid.CPU
-	if !c.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C) {
+	if !c.Supports(cpuid.AVX2, cpuid.BMI2, cpuid.FMA3, cpuid.F16C) {
 		return nil
 	}
-	if !c.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI) {
+	if !c.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI, cpuid.AVX512VBMI, cpuid.GFNI) {
 		return []*level{&avx2}
 	}
 	return []*level{&avx2, &avx512}
@@ -46,6 +46,7 @@ func bind(l *level, id Level, f32Rows, f32Cols floatKernel, f16Rows floatKernel,
 
 // bindVector fills the vector levels; the generic one is complete.
 func bindVector() {
+	bindGemm()
 	bind(&avx2, LevelAVX2, f32RowsAVX2, f32ColsAVX2, f16RowsAVX2, [2]valueKernel{compute.KVF16: valuesF16AVX2, compute.KVF32: valuesF32AVX2})
 	bind(&avx512, LevelAVX512, f32RowsAVX512, f32ColsAVX512, f16RowsAVX512, [2]valueKernel{compute.KVF16: valuesF16AVX512, compute.KVF32: valuesF32AVX512})
 	avx2.tiles = [len(weightTable)]*tiles{
@@ -64,6 +65,7 @@ func bindVector() {
 		gguf.Q4_K: {rows: q4kRowsAVX512, cols: q4kColsAVX512},
 		gguf.Q6_K: {rows: q6kRowsAVX512, cols: q6kColsAVX512},
 	}
+	bindMatvec()
 }
 
 // callElems bounds the elements that one call of an elementwise function takes: tens of microseconds.

@@ -35,12 +35,14 @@ const logitBytes = 16 << 20
 type work struct {
 	enc compute.Encoder
 
-	x, h, q, k, v, att, proj compute.Tensor
-	gate, up                 compute.Tensor // dense layers
-	guess                    [maxAhead]compute.Tensor
-	scores                   [maxAhead + 1]compute.Tensor
-	parts                    compute.Tensor // outputs of experts, in order of arrival
-	last, logits             compute.Tensor
+	x, h                   compute.Tensor // the rows at work: all of the batch, or its last one (narrow)
+	allX, allH, oneX, oneH compute.Tensor
+	q, k, v, att, proj     compute.Tensor
+	gate, up               compute.Tensor // dense layers
+	guess                  [maxAhead]compute.Tensor
+	scores                 [maxAhead + 1]compute.Tensor
+	parts                  compute.Tensor // outputs of experts, in order of arrival
+	last, logits           compute.Tensor
 
 	pos        []int32
 	cos, sin   []float32
@@ -60,7 +62,8 @@ type work struct {
 func newWork(m *Model) *work {
 	c, b, rows := &m.cfg, m.backend, m.maxRows
 	w := &work{enc: b.Encoder()}
-	w.x, w.h, w.proj = b.NewTensor(rows, c.Embd), b.NewTensor(rows, c.Embd), b.NewTensor(rows, c.Embd)
+	w.allX, w.allH, w.proj = b.NewTensor(rows, c.Embd), b.NewTensor(rows, c.Embd), b.NewTensor(rows, c.Embd)
+	w.oneX, w.oneH = b.NewTensor(1, c.Embd), b.NewTensor(1, c.Embd)
 	w.q, w.att = b.NewTensor(rows, c.Heads*c.KeyDim), b.NewTensor(rows, c.Heads*c.ValDim)
 	w.k, w.v = b.NewTensor(rows, c.KVHeads*c.KeyDim), b.NewTensor(rows, c.KVHeads*c.ValDim)
 	some := min(rows, max(1, logitBytes/4/c.Vocab))
@@ -92,7 +95,8 @@ func grown[T any](s []T, n int) []T {
 
 // prepare sets the buffers to a batch of rows rows from position pos on.
 func (w *work) prepare(m *Model, rows, pos, ahead int) {
-	for _, t := range [...]compute.Tensor{w.x, w.h, w.q, w.k, w.v, w.att, w.proj} {
+	w.x, w.h = w.allX, w.allH
+	for _, t := range [...]compute.Tensor{w.x, w.h, w.k, w.v} {
 		t.SetRows(rows)
 	}
 	half := m.rope.pairs
@@ -102,7 +106,14 @@ func (w *work) prepare(m *Model, rows, pos, ahead int) {
 		w.pos[i] = int32(pos + i)
 		m.rope.fill(w.cos[i*half:(i+1)*half], w.sin[i*half:(i+1)*half], pos+i)
 	}
-	c := &m.cfg
+	w.setRows(&m.cfg, rows, ahead)
+}
+
+// setRows sets what comes after keys and values to rows rows.
+func (w *work) setRows(c *Config, rows, ahead int) {
+	for _, t := range [...]compute.Tensor{w.q, w.att, w.proj} {
+		t.SetRows(rows)
+	}
 	if c.Experts == 0 {
 		w.gate.SetRows(rows)
 		w.up.SetRows(rows)
@@ -119,6 +130,22 @@ func (w *work) prepare(m *Model, rows, pos, ahead int) {
 	w.parts.SetRows(n)
 	w.choices, w.weights, w.index = grown(w.choices, n), grown(w.weights, n), grown(w.index, n)
 	w.rowOf, w.pairOf = grown(w.rowOf, n), grown(w.pairOf, n)
+}
+
+// narrow goes on with the last rows rows of the batch, one or none.
+func (w *work) narrow(c *Config, rows int) error {
+	if err := w.enc.Submit(); err != nil { // the number of rows changes
+		return err
+	}
+	w.oneX.SetRows(rows)
+	w.oneH.SetRows(rows)
+	if rows > 0 {
+		w.enc.CopyRows(w.oneX, w.x, w.x.Rows()-rows)
+		w.enc.CopyRows(w.oneH, w.h, w.h.Rows()-rows)
+	}
+	w.x, w.h = w.oneX, w.oneH
+	w.setRows(c, rows, 0)
+	return nil
 }
 
 // Forward appends the tokens of b to st and computes the logits that b asks for. Experts come from src, which may be nil
@@ -140,17 +167,30 @@ func (m *Model) Forward(ctx context.Context, st *State, b Batch, src Source) err
 	}
 	w.prepare(m, len(b.Tokens), st.pos, ahead)
 	w.enc.Embed(w.x, m.embd, b.Tokens)
+	want := len(b.Out) / m.cfg.Vocab // rows of the last layer that anybody will see
 	for i := range m.layers {
 		if err := ctx.Err(); err != nil {
+			// What is recorded still reads the experts of the layer before.
+			if serr := w.enc.Submit(); serr != nil {
+				err = serr
+			}
 			return err
 		}
-		m.attention(st, i)
-		if m.layers[i].rule == nil {
+		keep := len(b.Tokens)
+		if i == len(m.layers)-1 {
+			keep = want
+		}
+		if err := m.attention(st, i, keep); err != nil {
+			return err
+		}
+		switch {
+		case keep == 0: // its keys and values are stored
+		case m.layers[i].rule == nil:
 			m.feedForward(i)
-			continue
-		}
-		if err := m.routed(ctx, i, ahead, src); err != nil {
-			return err
+		default:
+			if err := m.routed(ctx, i, ahead, want, src); err != nil {
+				return err
+			}
 		}
 	}
 	if err := m.output(&b); err != nil {
@@ -192,21 +232,33 @@ func (m *Model) check(st *State, b *Batch) error {
 	return nil
 }
 
-// attention adds layer i's attention to the residual.
-func (m *Model) attention(st *State, i int) {
+// attention stores the keys and values of layer i and adds its attention to the residual of the last keep rows, with
+// which the walk goes on.
+func (m *Model) attention(st *State, i, keep int) error {
 	w, c, l := m.work, &m.cfg, &m.layers[i]
-	e := w.enc
+	e, rows := w.enc, w.x.Rows()
 	e.RMSNorm(w.h, w.x, l.attnNorm, c.Eps)
-	e.MatMul(w.q, l.q, w.h)
 	e.MatMul(w.k, l.k, w.h)
 	e.MatMul(w.v, l.v, w.h)
-	e.HeadNorm(w.q, l.qNorm, c.KeyDim, c.Eps)
+	if keep < rows {
+		if err := w.narrow(c, keep); err != nil {
+			return err
+		}
+	}
+	if keep > 0 {
+		e.MatMul(w.q, l.q, w.h)
+		e.HeadNorm(w.q, l.qNorm, c.KeyDim, c.Eps)
+		at := (rows - keep) * m.rope.pairs
+		e.RoPE(w.q, c.KeyDim, c.Rope.Dim, w.cos[at:], w.sin[at:])
+	}
 	e.HeadNorm(w.k, l.kNorm, c.KeyDim, c.Eps)
-	e.RoPE(w.q, c.KeyDim, c.Rope.Dim, w.cos, w.sin)
 	e.RoPE(w.k, c.KeyDim, c.Rope.Dim, w.cos, w.sin)
 	e.Attention(w.att, w.q, w.k, w.v, st.kv, i, w.pos, c.AttnScale)
-	e.MatMul(w.proj, l.attnOut, w.att)
-	e.Add(w.x, w.proj)
+	if keep > 0 {
+		e.MatMul(w.proj, l.attnOut, w.att)
+		e.Add(w.x, w.proj)
+	}
+	return nil
 }
 
 // feedForward adds a dense layer's feed-forward part to the residual.
@@ -221,11 +273,16 @@ func (m *Model) feedForward(i int) {
 	e.Add(w.x, w.proj)
 }
 
-// routed adds layer i's experts to the residual and offers guesses about the next ahead layers.
-func (m *Model) routed(ctx context.Context, i, ahead int, src Source) error {
+// routed adds layer i's experts to the residual and offers guesses about the next ahead layers, about the last one for the
+// want rows it will have.
+func (m *Model) routed(ctx context.Context, i, ahead, want int, src Source) error {
 	w, c, l := m.work, &m.cfg, &m.layers[i]
 	e := w.enc
-	ahead = min(ahead, len(m.layers)-1-i)
+	last := len(m.layers) - 1
+	ahead = min(ahead, last-i)
+	if want == 0 && i+ahead == last { // the last layer will need no experts
+		ahead = max(ahead-1, 0)
+	}
 	e.RMSNorm(w.h, w.x, l.ffnNorm, c.Eps)
 	for k := range ahead {
 		e.RMSNorm(w.guess[k], w.x, m.layers[i+1+k].ffnNorm, c.Eps)
@@ -255,7 +312,11 @@ func (m *Model) routed(ctx context.Context, i, ahead int, src Source) error {
 	}
 	// Guesses come after the need: its reads are queued first, and no guess can take a slot from it.
 	for k := range ahead {
-		src.Hint(i, i+1+k, w.hostScores[k+1], rows)
+		n := rows
+		if i+1+k == last {
+			n = want
+		}
+		src.Hint(i, i+1+k, w.hostScores[k+1][(rows-n)*c.Experts:], n)
 	}
 	if err := w.experts(ctx, req); err != nil {
 		// What is recorded still reads the experts that the request holds.
@@ -297,7 +358,7 @@ func (w *work) group(experts, k int) {
 // experts records each expert of the layer as it arrives. Outputs lie in order of arrival; index finds them.
 func (w *work) experts(ctx context.Context, req Request) error {
 	first := int32(0)
-	for req.Left() > 0 {
+	for int(first) < len(w.choices) { // not until the request has none left: those whose reads failed are an error to be met
 		id, x, ok, err := req.Next(ctx, false)
 		if err == nil && !ok {
 			// Nothing is ready: run what has arrived, so that its slots can hold what comes next.
@@ -320,25 +381,15 @@ func (w *work) experts(ctx context.Context, req Request) error {
 		}
 		first += to - from
 	}
-	if int(first) != len(w.choices) {
-		panic(fmt.Sprintf("model: the source handed out experts for %d of %d choices", first, len(w.choices)))
-	}
 	return nil
 }
 
 // output computes the logits that b asks for, some rows at a time.
 func (m *Model) output(b *Batch) error {
-	w, e, n := m.work, m.work.enc, len(b.Tokens)
-	first := n
-	switch b.Logits {
-	case LastLogits:
-		first = n - 1
-	case AllLogits:
-		first = 0
-	}
-	some := max(1, min(m.maxRows, logitBytes/4/m.cfg.Vocab))
+	w, e := m.work, m.work.enc
+	n, some := len(b.Out)/m.cfg.Vocab, max(1, min(m.maxRows, logitBytes/4/m.cfg.Vocab))
 	out := b.Out
-	for r := first; r < n; r += some {
+	for r := 0; r < n; r += some {
 		k := min(some, n-r)
 		w.last.SetRows(k)
 		w.logits.SetRows(k)

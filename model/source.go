@@ -25,10 +25,9 @@ type Source interface {
 // Request hands out the experts of one layer in the order in which they become ready. Each expert comes once.
 type Request interface {
 	// Next gives an expert; its matrices are valid until Recycle or Done. With wait false ok is false when none is ready
-	// now; with wait true it blocks until one is, ctx ends or reading failed. It must not be called when Left is 0.
+	// now; with wait true it blocks until one is, ctx ends or reading failed. A failed read is an error of the next call,
+	// whichever it is. It must not be called when all experts were handed out.
 	Next(ctx context.Context, wait bool) (expert int32, e *compute.Expert, ok bool, err error)
-	// Left is the number of experts not handed out yet.
-	Left() int
 	// Recycle tells that no expert handed out so far is in use any longer. A layer of a large batch may need more experts
 	// than there are slots: then Next can only go on with slots that came back.
 	Recycle()
@@ -94,6 +93,5 @@ func (q *residentRequest) Next(context.Context, bool) (int32, *compute.Expert, b
 	return id, &q.experts[id], true, nil
 }
 
-func (q *residentRequest) Left() int { return len(q.ids) }
-func (q *residentRequest) Recycle()  {}
-func (q *residentRequest) Done()     { q.ids = nil }
+func (q *residentRequest) Recycle() {}
+func (q *residentRequest) Done()    { q.ids = nil }

@@ -66,7 +66,7 @@ func (s *starving) Begin(ctx context.Context, layer int, experts, choices []int3
 		return nil, err
 	}
 	q := &starvingRequest{s: s}
-	for inner.Left() > 0 {
+	for range experts {
 		id, e, _, _ := inner.Next(ctx, true)
 		q.want = append(q.want, id)
 		q.from = append(q.from, e)
@@ -113,8 +113,6 @@ func (q *starvingRequest) Next(ctx context.Context, wait bool) (int32, *compute.
 	q.out = append(q.out, &c)
 	return id, &c, true, nil
 }
-
-func (q *starvingRequest) Left() int { return len(q.want) }
 
 func (q *starvingRequest) Recycle() {
 	q.s.reuses += len(q.out)
@@ -311,6 +309,44 @@ func TestLogitsModes(t *testing.T) {
 	}
 	if _, j, same := sameBits([][]float32{out}, want[19:]); !same {
 		t.Errorf("logit %d is %v, want %v", j, out[j], want[19][j])
+	}
+}
+
+// TestLastLayer: what a prompt's last layer would compute for rows without logits is left out, and nothing is guessed or
+// asked for it.
+func TestLastLayer(t *testing.T) {
+	const rows = 20
+	for _, mode := range []model.LogitsMode{model.NoLogits, model.LastLogits, model.AllLogits} {
+		var st *starving
+		r := newRig(t, tiny(t, tinyOptions), setup{cpu: cpu.Options{Threads: 1}, source: func(m *model.Model, res *model.Resident) model.Source {
+			st = &starving{t: t, full: res, rng: rand.New(rand.NewPCG(1, 1)), slots: 8, ahead: 2}
+			return st
+		}})
+		want := [...]int{0, 1, rows}[mode]
+		out := make([]float32, want*r.Config().Vocab)
+		if err := r.Forward(context.Background(), r.st, model.Batch{Tokens: tokens(rows), Logits: mode, Out: out}, r.src); err != nil {
+			t.Fatal(err)
+		}
+		last := r.Config().Layers - 1
+		got := 0
+		if len(st.rows) > last {
+			got = len(st.rows[last]) / r.Config().TopK
+		}
+		if got != want {
+			t.Errorf("logits of %d rows: the last layer routed %d", want, got)
+		}
+		hinted := 0
+		for _, h := range st.hints {
+			if h.target == last {
+				hinted++
+				if h.rows != want || len(h.scores) != want*r.Config().Experts {
+					t.Errorf("logits of %d rows: a hint about the last layer has %d rows and %d scores", want, h.rows, len(h.scores))
+				}
+			}
+		}
+		if hinted != [...]int{0, 2, 2}[mode] {
+			t.Errorf("logits of %d rows: %d hints about the last layer", want, hinted)
+		}
 	}
 }
 

@@ -51,6 +51,7 @@ type Cache struct {
 	experts [][]Desc
 	layouts [][]layout
 	log     *slog.Logger
+	total   int // experts
 
 	mu       sync.Mutex
 	v        *residency
@@ -58,6 +59,7 @@ type Cache struct {
 	requests []*Request
 	dirty    bool
 	closed   bool
+	complete bool // every expert is resident: sticky, for with a slot for each nothing is ever evicted
 
 	blocked      int       // requests that are waiting in Next
 	blockedSince time.Time // when blocked rose from 0
@@ -87,7 +89,7 @@ func NewCache(o Options) (*Cache, error) {
 	if o.HalfLife == 0 {
 		o.HalfLife = 64
 	}
-	c := &Cache{store: o.Store, experts: o.Experts, log: o.Log}
+	c := &Cache{store: o.Store, experts: o.Experts, log: o.Log, total: total}
 	var counts []int
 	var bytes [][]int64
 	for layer, experts := range o.Experts {
@@ -189,6 +191,23 @@ func (c *Cache) Contains(layer, expert int) State {
 		return Absent
 	}
 	return c.v.state(layer, expert)
+}
+
+// Complete reports whether every expert is in RAM, where they stay: from then on there is nothing to prefetch.
+func (c *Cache) Complete() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.complete || len(c.v.slots) < c.total {
+		return c.complete
+	}
+	ready := 0
+	for i := range c.v.slots {
+		if c.v.slots[i].state == slotReady {
+			ready++
+		}
+	}
+	c.complete = ready == c.total
+	return c.complete
 }
 
 // Pin makes exactly these experts stay in the cache, as many as leave MinSlots slots to the others, in the given order,

@@ -210,6 +210,7 @@ func (t *Tokenizer) spellPieces() {
 			t.piece.blob = appendUnprintable(t.piece.blob, t.text.at(id))
 		}
 		t.piece.close()
+		t.longest = max(t.longest, len(t.piece.at(id)))
 	}
 }
 
@@ -269,6 +270,7 @@ func (t *Tokenizer) loadMerges(f *fields) error {
 		}
 	}
 	if lost > 0 {
+		t.lossy = true
 		t.warn("%stokens lacks a token for %d of the 256 bytes: text with these bytes loses them where no merge takes them in", keyPrefix, lost)
 	}
 	n := f.merges.Len()

@@ -39,6 +39,11 @@ func checkText(t rapid.TB, tok *Tokenizer, text string, cuts []int, userMask uin
 		}
 	}
 	parsed := tok.Encode(nil, text, false, true)
+	for _, ids := range [][]int32{plain, parsed} {
+		if least := tok.MinTokens(len(text)); len(ids) < least || tok.MaxBytes(len(ids)) < len(text) {
+			t.Fatalf("%q: %d bytes in %d tokens, said to be at least %d; so many hold at most %d bytes", text, len(text), len(ids), least, tok.MaxBytes(len(ids)))
+		}
+	}
 	want := string(repair(nil, text))
 	if utf8.ValidString(text) {
 		want = text

@@ -3,6 +3,7 @@
 package tokenizer
 
 import (
+	"math"
 	"sync"
 )
 
@@ -39,11 +40,30 @@ type Tokenizer struct {
 	addBOS   bool
 	addEOS   bool
 	eog      map[int32]bool
+	longest  int  // bytes of the longest piece
+	lossy    bool // some bytes have no token and can vanish
 	warnings []string
 }
 
 // Vocab is the number of tokens; ids run from 0 to Vocab()-1.
 func (t *Tokenizer) Vocab() int { return t.text.len() }
+
+// MinTokens is a lower bound on the tokens that a text of n bytes makes: so many of the longest token. It costs nothing,
+// so that a text that can never fit a context need not be cut up to find out. 0 for a vocabulary that loses bytes.
+func (t *Tokenizer) MinTokens(n int) int {
+	if t.lossy {
+		return 0
+	}
+	return (n + t.longest - 1) / t.longest
+}
+
+// MaxBytes is the longest text that can make n tokens or fewer, math.MaxInt for a vocabulary that loses bytes.
+func (t *Tokenizer) MaxBytes(n int) int {
+	if t.lossy || n > math.MaxInt/t.longest {
+		return math.MaxInt
+	}
+	return n * t.longest
+}
 
 // BOS is the id that begins a sequence, -1 if there is none.
 func (t *Tokenizer) BOS() int32 { return t.bos }

@@ -33,13 +33,13 @@ func evalCommand(e env) *cli.Command {
 			},
 			{
 				Name:   "ppl",
-				Usage:  "perplexity of a text",
+				Usage:  `perplexity of a text, in pieces of at most 1024 tokens; each {"text"} of a .jsonl file counts up to its first 1024`,
 				Flags:  append(modelFlags(), jsonFlag, fileFlag),
 				Action: func(c *cli.Context) error { return runEvalPPL(c, e) },
 			},
 			{
 				Name:   "qa",
-				Usage:  "share of questions answered with the expected words (greedy, chat template)",
+				Usage:  `share of questions answered with the expected words (greedy, chat template); lines {"question", "expect"}`,
 				Flags:  append(modelFlags(), jsonFlag, fileFlag, &cli.IntFlag{Name: "predict", Aliases: []string{"n"}, Value: 128, Usage: "tokens per answer at most"}),
 				Action: func(c *cli.Context) error { return runEvalQA(c, e) },
 			},
@@ -74,6 +74,7 @@ func openSession(c *cli.Context, e env) (*engine.Engine, *engine.Session, error)
 		eng.Close()
 		return nil, nil, err
 	}
+	e.tell()
 	return eng, s, nil
 }
 
@@ -152,7 +153,7 @@ func runEvalPPL(c *cli.Context, e env) error {
 	}
 	defer eng.Close()
 	defer s.Close()
-	r, err := bench.Perplexity(c.Context, eng, s, texts)
+	r, err := bench.Perplexity(c.Context, eng, s, texts, !strings.HasSuffix(c.String("file"), ".jsonl"))
 	if err != nil {
 		return err
 	}
@@ -166,6 +167,9 @@ func runEvalPPL(c *cli.Context, e env) error {
 func runEvalQA(c *cli.Context, e env) error {
 	if c.String("file") == "" {
 		return usagef("give the questions: -f FILE.jsonl")
+	}
+	if n := c.Int("predict"); n < 1 {
+		return usagef("--predict is %d, want at least 1", n)
 	}
 	qs, err := bench.ReadQuestions(c.String("file"))
 	if err != nil {
@@ -207,6 +211,7 @@ func runEvalTokens(c *cli.Context, e env) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	e.tell()
 	in := bufio.NewScanner(e.in)
 	in.Buffer(make([]byte, 0, 1<<16), maxPrompt)
 	out := bufio.NewWriter(e.out)

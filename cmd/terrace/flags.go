@@ -61,6 +61,9 @@ func modelPath(c *cli.Context, e env) (string, error) {
 	if m := c.String("model"); m != "" {
 		return m, nil
 	}
+	if c.IsSet("model") { // an unset variable, perhaps: another model than the one meant would answer
+		return "", usagef("--model is empty, want a GGUF file")
+	}
 	if m := e.getenv("TERRACE_MODEL"); m != "" {
 		return m, nil
 	}
@@ -75,6 +78,7 @@ func modelPath(c *cli.Context, e env) (string, error) {
 		for ; ; d = filepath.Dir(d) {
 			p := filepath.Join(d, demoModel)
 			if _, err := os.Stat(p); err == nil {
+				*e.notice = fmt.Sprintf("no -m and no TERRACE_MODEL: the demo model is used (%s)", demoModel)
 				return p, nil
 			}
 			if filepath.Dir(d) == d {
@@ -104,6 +108,9 @@ func engineOptions(c *cli.Context, e env) (engine.Options, error) {
 	}
 	o.Context, o.Threads, o.Batch = c.Int("ctx-size"), c.Int("threads"), c.Int("batch-size")
 	o.Exact = c.Bool("exact")
+	if o.Exact && (c.IsSet("cache-type-k") && c.String("cache-type-k") != "f32" || c.IsSet("cache-type-v") && c.String("cache-type-v") != "f32") {
+		return o, usagef("--exact keeps keys and values in f32, --cache-type-k and -v say %s and %s", c.String("cache-type-k"), c.String("cache-type-v"))
+	}
 	if o.KeyType, err = parseKV("cache-type-k", c.String("cache-type-k")); err != nil {
 		return o, err
 	}

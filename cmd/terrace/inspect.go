@@ -95,6 +95,7 @@ func runInspect(c *cli.Context, e env) error {
 	if err != nil {
 		return err
 	}
+	e.tell()
 	r := inspect(f, c.Bool("json") || c.Bool("metadata"), c.Bool("json") || c.Bool("tensors"))
 	if c.Bool("json") {
 		enc := json.NewEncoder(e.out)
@@ -174,8 +175,12 @@ func inspect(f *gguf.File, metadata, tensors bool) *report {
 func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
 	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
 	p := func(format string, a ...any) { fmt.Fprintf(w, format+"\n", a...) }
-	p("file\t%s (GGUF v%d, %d shard(s))", r.Path, r.Version, len(r.Shards))
-	p("model\t%s, architecture %s, %.2f billion parameters", r.Name, r.Arch, float64(r.Params)/1e9)
+	count, unit := float64(r.Params)/1e9, "billion"
+	if count < 1 {
+		count, unit = float64(r.Params)/1e6, "million"
+	}
+	p("file\t%s (GGUF v%d, %d shard(s))", oneLine(r.Path), r.Version, len(r.Shards))
+	p("model\t%s, architecture %s, %.2f %s parameters", orUnknown(oneLine(r.Name)), oneLine(r.Arch), count, unit)
 	for _, t := range r.Types {
 		p("type\t%s\t%d tensors\t%s", t.Type, t.Tensors, bytesText(t.Bytes))
 	}
@@ -184,7 +189,7 @@ func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
 		p("dense\t%s stay in memory; a token reads %s of experts if none is cached", bytesText(x.Dense), bytesText(x.PerToken))
 	}
 	if !r.Runs {
-		p("cannot run\t%s", r.Reason)
+		p("cannot run\t%s", oneLine(r.Reason))
 	}
 	if c.Bool("metadata") {
 		p("")
@@ -195,7 +200,7 @@ func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
 	if c.Bool("tensors") {
 		p("")
 		for _, t := range r.Tensors {
-			p("%s\t%s\t%v\tshard %d\toffset %d\t%d bytes", t.Name, t.Type, t.Dims, t.Shard, t.Offset, t.Bytes)
+			p("%s\t%s\t%v\tshard %d\toffset %d\t%d bytes", oneLine(t.Name), t.Type, t.Dims, t.Shard, t.Offset, t.Bytes)
 		}
 	}
 	return w.Flush()

@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"terrace/engine"
+	"terrace/internal/host"
 )
 
 // Exit codes (documented in README.md).
@@ -38,23 +39,53 @@ type env struct {
 	in       io.Reader
 	out, err io.Writer
 	getenv   func(string) string
+	terminal bool // in is one: somebody types there
+	notice   *string
+}
+
+// tell prints what modelPath had to say, once nothing went wrong with the model: an error stays a single line.
+func (e env) tell() {
+	if *e.notice != "" {
+		fmt.Fprintf(e.err, "terrace: %s\n", *e.notice)
+		*e.notice = ""
+	}
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	code := run(ctx, os.Args, env{os.Stdin, os.Stdout, os.Stderr, os.Getenv})
+	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once, whatever it is in
+	code := run(ctx, os.Args, env{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv})
 	stop()
 	os.Exit(code)
 }
 
 // run executes the command line and returns the exit code. An error is one line on e.err.
-func run(ctx context.Context, args []string, e env) int {
+func run(ctx context.Context, args []string, e env) (code int) {
+	defer func() {
+		if p := recover(); p != nil { // a broken contract inside: still one line, never a stack
+			fmt.Fprintf(e.err, "terrace: internal error, please report it: %s\n", oneLine(fmt.Sprint(p)))
+			code = exitFailure
+		}
+	}()
+	out := &watched{w: e.out}
+	e.out = out
+	if f, ok := e.in.(*os.File); ok {
+		e.terminal = host.IsTerminal(f)
+	}
+	e.in = &interruptible{ctx: ctx, r: e.in}
+	e.notice = new(string)
 	app := newApp(e)
 	err := app.RunContext(ctx, reorder(app, args))
+	if err == nil && out.err != nil {
+		err = fmt.Errorf("standard output: %w", out.err)
+	}
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(e.err, "terrace: %s\n", strings.ReplaceAll(err.Error(), "\n", " "))
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	fmt.Fprintf(e.err, "terrace: %s\n", oneLine(err.Error()))
 	var u usageError
 	switch {
 	case errors.As(err, &u), errors.Is(err, engine.ErrUsage):
@@ -63,6 +94,35 @@ func run(ctx context.Context, args []string, e env) int {
 		return exitNoFit
 	}
 	return exitFailure
+}
+
+// version is set by the build.
+var version = "(development)"
+
+// known are flags of llama.cpp's and Ollama's that Terrace has no use for, and what to do instead.
+var known = map[string]string{
+	"ngl": "there is no GPU backend yet: leave it out", "gpu-layers": "there is no GPU backend yet: leave it out", "n-gpu-layers": "there is no GPU backend yet: leave it out",
+	"fa": "attention has one form: leave it out", "flash-attn": "attention has one form: leave it out",
+	"no-mmap": "experts are read as --store says, dense weights stay in RAM", "mlock": "dense weights stay in RAM: leave it out",
+	"cpu-moe": "experts are on the CPU: leave it out", "n-cpu-moe": "experts are on the CPU: leave it out", "ncmoe": "experts are on the CPU: leave it out",
+	"cnv": "without PROMPT on a terminal it is a conversation", "i": "without PROMPT on a terminal it is a conversation", "no-cnv": "--raw continues a text without the template",
+	"f": "write < FILE", "think": "--no-think turns thinking off", "reasoning-budget": "--no-think turns thinking off",
+}
+
+// flagError words the library's complaint about a flag as ours.
+func flagError(c *cli.Context, err error) error {
+	name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !ok {
+		return err
+	}
+	if hint, ok := known[strings.TrimLeft(name, "-")]; ok {
+		return fmt.Errorf("unknown flag -%s: %s", name, hint)
+	}
+	help := "terrace --help lists them"
+	if c != nil && c.Command != nil && c.Command.Name != "" && c.Command.Name != "terrace" {
+		help = fmt.Sprintf("terrace %s --help lists them; a prompt that begins with - goes after --", c.Command.FullName())
+	}
+	return fmt.Errorf("unknown flag -%s: %s", name, help)
 }
 
 func newApp(e env) *cli.App {
@@ -78,7 +138,7 @@ func newApp(e env) *cli.App {
 			evalCommand(e),
 			benchCommand(e),
 		},
-		HideVersion:            true,
+		Version:                version,
 		ExitErrHandler:         func(*cli.Context, error) {},
 		UseShortOptionHandling: false,
 		Action: func(c *cli.Context) error {
@@ -88,7 +148,7 @@ func newApp(e env) *cli.App {
 			return cli.ShowAppHelp(c)
 		},
 	}
-	onUsage := func(_ *cli.Context, err error, _ bool) error { return usageError{err} }
+	onUsage := func(c *cli.Context, err error, _ bool) error { return usageError{flagError(c, err)} }
 	app.OnUsageError = onUsage
 	var walk func(cs []*cli.Command)
 	walk = func(cs []*cli.Command) {
@@ -111,7 +171,8 @@ func newApp(e env) *cli.App {
 }
 
 // reorder moves the flags of a command before its positional arguments, so that `terrace run "question" -n 20` works: the
-// library stops at the first positional. Everything after "--" stays as it is.
+// library stops at the first positional. Everything after "--" stays as it is. A call for help is left alone with its
+// command, and a last flag that lacks its value comes last, so that the library names it.
 func reorder(app *cli.App, args []string) []string {
 	if len(args) < 2 {
 		return args
@@ -144,6 +205,7 @@ func reorder(app *cli.App, args []string) []string {
 		}
 	}
 	var flags, rest []string
+	bare := false // the last flag lacks its value
 	for i := head; i < len(args); i++ {
 		a := args[i]
 		if a == "--" {
@@ -154,13 +216,22 @@ func reorder(app *cli.App, args []string) []string {
 			rest = append(rest, a)
 			continue
 		}
-		flags = append(flags, a)
 		name := strings.TrimLeft(a, "-")
-		if !strings.Contains(name, "=") && !isBool[name] && i+1 < len(args) {
-			i++
+		if name == "help" || name == "h" {
+			return append(append([]string{}, args[:head]...), a)
+		}
+		flags = append(flags, a)
+		if !strings.Contains(name, "=") && !isBool[name] {
+			if i++; i == len(args) {
+				bare = true
+				break
+			}
 			flags = append(flags, args[i])
 		}
 	}
-	out := append(append(append([]string{}, args[:head]...), flags...), "--")
-	return append(out, rest...)
+	out := append(append([]string{}, args[:head]...), flags...)
+	if bare {
+		return out
+	}
+	return append(append(out, "--"), rest...)
 }

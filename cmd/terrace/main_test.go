@@ -19,7 +19,7 @@ const tinyMoE = "../../testdata/tiny-moe-Q4_K.gguf"
 // terrace runs a command line in this process.
 func terrace(stdin string, args ...string) (code int, out, errs string) {
 	var o, e bytes.Buffer
-	code = run(context.Background(), append([]string{"terrace"}, args...), env{strings.NewReader(stdin), &o, &e, func(string) string { return "" }})
+	code = run(context.Background(), append([]string{"terrace"}, args...), env{in: strings.NewReader(stdin), out: &o, err: &e, getenv: func(string) string { return "" }})
 	return code, o.String(), e.String()
 }
 
@@ -159,6 +159,14 @@ func TestBadInput(t *testing.T) {
 		{"token outside", "", []string{"eval", "logits", "-m", llama, "--tokens", "1,99999"}, 1, []string{"99999", "5632"}},
 		{"position outside", "", []string{"eval", "logits", "-m", llama, "--tokens", "1,2", "--positions", "2"}, 2, []string{"2"}},
 		{"no tokens", "", []string{"eval", "logits", "-m", llama}, 2, []string{"tokens"}},
+		{"no positive answer length", "", []string{"eval", "qa", "-m", llama, "-f", "x.jsonl", "-n", "0"}, 2, []string{"0", "1"}},
+		{"no questions", "", []string{"eval", "qa", "-m", llama, "-f", empty}, 1, []string{"empty.gguf", "0 questions"}},
+		{"decode past everything", "", []string{"eval", "logits", "-m", llama, "--tokens", "1", "--decode", "9223372036854775807"}, 1, []string{"9223372036854775807", "1024"}},
+		{"empty model", "", []string{"run", "-m", "", "hi"}, 2, []string{"--model"}},
+		{"value missing", "", []string{"run", "hi", "-m"}, 2, []string{"-m"}},
+		{"system prompt without template", "", []string{"run", "-m", llama, "--raw", "-sys", "x", "hi"}, 2, []string{"--raw"}},
+		{"negative limit", "", []string{"bench", "predictor", "-m", llama, "--trace", empty, "--limit", "-1"}, 2, []string{"-1"}},
+		{"empty trace", "", []string{"bench", "predictor", "-m", llama, "--trace", empty}, 1, []string{"empty.gguf"}},
 		{"not json", "plain\n", []string{"eval", "tokens", "-m", llama}, 1, []string{"line 1"}},
 		{"no trace", "", []string{"bench", "predictor", "-m", llama}, 2, []string{"trace"}},
 	} {

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -21,33 +23,36 @@ func runCommand(e env) *cli.Command {
 	def := sample.Defaults(1)
 	return &cli.Command{
 		Name:      "run",
-		Usage:     "answer one prompt, streamed; without PROMPT the prompt is read from standard input",
+		Usage:     "answer one prompt, streamed; without PROMPT (or with -) it is read from standard input, on a terminal it is a chat",
 		ArgsUsage: "[PROMPT]",
 		Flags: append(modelFlags(),
 			&cli.StringFlag{Name: "prompt", Aliases: []string{"p"}, Usage: "the prompt, instead of the argument"},
 			&cli.StringFlag{Name: "system-prompt", Aliases: []string{"sys"}, Usage: "system message"},
-			&cli.IntFlag{Name: "predict", Aliases: []string{"n"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
-			&cli.Float64Flag{Name: "temp", Value: float64(def.Temp), Usage: "temperature; 0 is greedy"},
+			&cli.IntFlag{Name: "predict", Aliases: []string{"n", "n-predict"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
+			&cli.Float64Flag{Name: "temp", Aliases: []string{"temperature"}, Value: decimal(def.Temp), Usage: "temperature; 0 is greedy"},
 			&cli.IntFlag{Name: "top-k", Value: def.TopK, Usage: "keep the k likeliest tokens (0: all)"},
-			&cli.Float64Flag{Name: "top-p", Value: float64(def.TopP), Usage: "keep the likeliest tokens up to this mass (1: all)"},
-			&cli.Float64Flag{Name: "min-p", Value: float64(def.MinP), Usage: "drop tokens below this share of the likeliest (0: none)"},
-			&cli.Float64Flag{Name: "repeat-penalty", Value: float64(def.RepeatPenalty), Usage: "penalise repeated tokens (1: off)"},
+			&cli.Float64Flag{Name: "top-p", Value: decimal(def.TopP), Usage: "keep the likeliest tokens up to this mass (1: all)"},
+			&cli.Float64Flag{Name: "min-p", Value: decimal(def.MinP), Usage: "drop tokens below this share of the likeliest (0: none)"},
+			&cli.Float64Flag{Name: "repeat-penalty", Value: decimal(def.RepeatPenalty), Usage: "penalise repeated tokens (1: off)"},
 			&cli.IntFlag{Name: "repeat-last-n", Value: def.RepeatLastN, Usage: "tokens looked back at for repeats (0: off, -1: the context)"},
 			&cli.Float64Flag{Name: "presence-penalty", Usage: "penalise tokens seen (0: off)"},
 			&cli.Float64Flag{Name: "frequency-penalty", Usage: "penalise tokens by how often seen (0: off)"},
 			&cli.Int64Flag{Name: "seed", Aliases: []string{"s"}, Value: -1, Usage: "seed of the draws (-1: a new one)"},
 			&cli.BoolFlag{Name: "ignore-eos", Usage: "never sample an end token"},
-			&cli.BoolFlag{Name: "raw", Usage: "no chat template: the prompt is continued as it is"},
+			&cli.BoolFlag{Name: "raw", Usage: "no chat template: the prompt is continued as it is, and spellings of special tokens in it are these tokens"},
 			&cli.BoolFlag{Name: "no-think", Usage: "ask the template for no thinking"},
 			&cli.StringFlag{Name: "stats", Value: "off", Usage: "what was done, on standard error: off, text or json"},
 			&cli.StringFlag{Name: "stats-file", Usage: "write the statistics to `FILE` instead"},
-			&cli.BoolFlag{Name: "hash-logits", Usage: "SHA-256 over the logits of every generated position, in the statistics"},
+			&cli.BoolFlag{Name: "hash-logits", Usage: "SHA-256 over the logits of every generated position, in the statistics or, without them, on standard error"},
 		),
 		Action: func(c *cli.Context) error { return runRun(c.Context, c, e) },
 	}
 }
 
-func runRun(ctx context.Context, c *cli.Context, e env) error {
+func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
+	if a := c.Args().First(); c.String("model") == "" && strings.HasSuffix(a, ".gguf") {
+		return usagef("%q looks like a model file, and here the prompt is wanted: write -m %s", a, a)
+	}
 	o, err := engineOptions(c, e)
 	if err != nil {
 		return err
@@ -66,9 +71,29 @@ func runRun(ctx context.Context, c *cli.Context, e env) error {
 	if n := c.Int("predict"); n < -1 || n == 0 {
 		return usagef("--predict is %d, want at least 1, or -1 for no limit", n)
 	}
-	prompt, chatting, err := readPrompt(c, e)
+	if c.Bool("raw") && c.String("system-prompt") != "" {
+		return usagef("--system-prompt needs the chat template, and --raw takes none")
+	}
+	if c.Bool("raw") && c.Bool("no-think") {
+		return usagef("--no-think needs the chat template, and --raw takes none")
+	}
+	prompt, chatting, more, err := readPrompt(c, e)
 	if err != nil {
 		return err
+	}
+	statsTo := e.err
+	if path := c.String("stats-file"); path != "" { // before the work whose figures would be lost
+		f, undo, err := openStats(path)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			f.Close()
+			if failed != nil {
+				undo()
+			}
+		}()
+		statsTo = f
 	}
 	eng, err := engine.Open(o)
 	if err != nil {
@@ -80,49 +105,75 @@ func runRun(ctx context.Context, c *cli.Context, e env) error {
 		return err
 	}
 	defer s.Close()
+	e.tell()
 	p.Vocab, p.EOG = eng.Model().Config().Vocab, eng.Tokenizer().EOG()
-	r := &runner{c: c, e: e, eng: eng, s: s, params: p, stats: stats}
+	r := &runner{c: c, e: e, eng: eng, s: s, params: p, stats: stats, statsTo: statsTo}
 	if chatting {
 		return r.chat(ctx)
+	}
+	if more {
+		if prompt, err = readRest(prompt, e, eng); err != nil {
+			return err
+		}
+		if prompt == "" {
+			return usagef("the prompt is empty: it has line ends only")
+		}
 	}
 	return r.answer(ctx, []chat.Message{userMessage(prompt)}, prompt, nil)
 }
 
 // readPrompt takes the prompt from the flag, the arguments or standard input. chatting says that standard input is a
-// terminal and nothing was given.
-func readPrompt(c *cli.Context, e env) (prompt string, chatting bool, err error) {
+// terminal and nothing was given; more, that prompt is only what readPrompt reads of standard input, and readRest goes on.
+func readPrompt(c *cli.Context, e env) (prompt string, chatting, more bool, err error) {
 	switch {
 	case c.IsSet("prompt") && c.NArg() > 0:
-		return "", false, usagef("the prompt is given twice: by --prompt and as an argument")
+		return "", false, false, usagef("the prompt is given twice: by --prompt and as an argument")
 	case c.IsSet("prompt"):
 		prompt = c.String("prompt")
-	case c.NArg() == 1:
+	case c.NArg() == 1 && c.Args().First() != "-":
 		prompt = c.Args().First()
 	case c.NArg() > 1:
-		return "", false, usagef("%d arguments, want one prompt: put it in quotes", c.NArg())
+		return "", false, false, usagef("%d arguments, want one prompt, in quotes; the model goes to -m FILE", c.NArg())
 	default:
-		if f, ok := e.in.(*os.File); ok {
-			if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-				return "", true, nil
-			}
+		if e.terminal && c.NArg() == 0 {
+			return "", true, false, nil
 		}
-		b, err := io.ReadAll(io.LimitReader(e.in, maxPrompt+1))
+		b, err := io.ReadAll(io.LimitReader(e.in, firstRead))
 		if err != nil {
-			return "", false, fmt.Errorf("standard input: %w", err)
+			return "", false, false, fmt.Errorf("standard input: %w", err)
 		}
-		if len(b) > maxPrompt {
-			return "", false, usagef("the prompt on standard input is longer than %d bytes", maxPrompt)
+		if len(b) == firstRead {
+			return string(b), false, true, nil
 		}
 		prompt = strings.TrimRight(string(b), "\r\n")
 	}
 	if prompt == "" {
-		return "", false, usagef("the prompt is empty: 0 bytes, want at least 1")
+		return "", false, false, usagef("the prompt is empty: 0 bytes, want at least 1")
 	}
-	return prompt, false, nil
+	return prompt, false, false, nil
 }
 
-// maxPrompt bounds what is read from standard input.
+// firstRead is how much of standard input is read before the model is open. More is read only if the context can hold it.
+const firstRead = 1 << 20
+
+// maxPrompt bounds what is read from standard input in any case.
 const maxPrompt = 64 << 20
+
+// readRest reads what is left of a prompt on standard input of which readPrompt took firstRead bytes.
+func readRest(prompt string, e env, eng *engine.Engine) (string, error) {
+	limit := min(maxPrompt, eng.MaxText())
+	b, err := io.ReadAll(io.LimitReader(e.in, int64(max(0, limit+1-len(prompt)))))
+	if err != nil {
+		return "", fmt.Errorf("standard input: %w", err)
+	}
+	if len(prompt)+len(b) > limit {
+		return "", fmt.Errorf("%w on standard input has more than %d bytes, which the context of %d tokens cannot hold", engine.ErrPrompt, limit, eng.Options().Context)
+	}
+	return strings.TrimRight(prompt+string(b), "\r\n"), nil
+}
+
+// decimal is the float64 that prints as short as f does.
+func decimal(f float32) float64 { return math.Round(float64(f)*1e6) / 1e6 }
 
 func samplerParams(c *cli.Context) sample.Params {
 	p := sample.Defaults(1)
@@ -144,7 +195,9 @@ type runner struct {
 	eng    *engine.Engine
 	s      *engine.Session
 	params sample.Params
-	stats  string
+
+	stats   string    // off, text or json
+	statsTo io.Writer // standard error or the file
 }
 
 // answer renders the conversation, streams the reply to standard output and prints the statistics. reply, if not nil, gets
@@ -178,10 +231,10 @@ func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string, re
 		fmt.Fprintln(r.e.out)
 	}
 	if err != nil {
-		if errors.Is(err, context.Canceled) {
-			return errors.New("interrupted")
-		}
 		return err
+	}
+	if n := r.eng.Options().Context; res.Finish == engine.FinishLength && r.s.Pos() >= n {
+		fmt.Fprintf(r.e.err, "terrace: the context of %d tokens is full and the answer is cut; -c N makes it larger\n", n)
 	}
 	return r.printStats(&res.Stats)
 }
@@ -189,7 +242,7 @@ func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string, re
 // tokens makes the prompt's tokens: the conversation by the model's template, or with --raw the text as it is.
 func (r *runner) tokens(msgs []chat.Message, raw string) ([]int32, error) {
 	if r.c.Bool("raw") {
-		return r.eng.Tokenizer().Encode(nil, raw, true, true), nil
+		return r.eng.Text(raw)
 	}
 	if sys := r.c.String("system-prompt"); sys != "" {
 		msgs = append([]chat.Message{{Role: "system", Content: sys}}, msgs...)
@@ -204,9 +257,13 @@ func (r *runner) tokens(msgs []chat.Message, raw string) ([]int32, error) {
 
 // chat reads a line at a time and answers it, the conversation so far in front.
 func (r *runner) chat(ctx context.Context) error {
+	if r.c.Bool("raw") {
+		return usagef("--raw needs a prompt: a conversation needs the chat template")
+	}
 	in := bufio.NewScanner(r.e.in)
 	in.Buffer(nil, maxPrompt)
 	var msgs []chat.Message
+	fmt.Fprintf(r.e.err, "%s, context of %d tokens. /clear forgets the conversation, /bye or Ctrl-D leaves.\n", filepath.Base(r.eng.Options().Path), r.eng.Options().Context)
 	for {
 		fmt.Fprint(r.e.err, "> ")
 		if !in.Scan() {
@@ -214,35 +271,53 @@ func (r *runner) chat(ctx context.Context) error {
 			return in.Err()
 		}
 		line := strings.TrimSpace(in.Text())
-		if line == "" {
+		switch line {
+		case "":
+			continue
+		case "/bye", "/exit":
+			return nil
+		case "/clear":
+			msgs = nil
 			continue
 		}
 		msgs = append(msgs, userMessage(line))
 		var reply strings.Builder
-		if err := r.answer(ctx, msgs, line, &reply); err != nil {
+		if err := r.answer(ctx, msgs, line, &reply); errors.Is(err, engine.ErrPrompt) {
+			msgs = msgs[:len(msgs)-1]
+			fmt.Fprintf(r.e.err, "terrace: %s; /clear starts anew, -c N makes the context larger\n", oneLine(err.Error()))
+			continue
+		} else if err != nil {
 			return err
 		}
 		msgs = append(msgs, chat.Message{Role: "assistant", Content: reply.String()})
 	}
 }
 
-// printStats writes the statistics where they were asked for.
+// openStats opens the file that statistics are added to. undo removes it again if it was not there before.
+func openStats(path string) (f *os.File, undo func(), err error) {
+	_, err = os.Stat(path)
+	created := errors.Is(err, os.ErrNotExist)
+	if f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644); err != nil {
+		return nil, nil, fmt.Errorf("--stats-file: %w", err)
+	}
+	return f, func() {
+		if st, err := os.Stat(path); created && err == nil && st.Size() == 0 {
+			os.Remove(path)
+		}
+	}, nil
+}
+
+// printStats writes the statistics where they were asked for. A hash that was asked for alone is printed alone.
 func (r *runner) printStats(st *engine.Stats) error {
 	if r.stats == "off" {
+		if st.LogitsSHA256 != "" {
+			fmt.Fprintf(r.e.err, "logits    sha256 %s\n", st.LogitsSHA256)
+		}
 		return nil
 	}
 	r.s.Bound(st)
-	w := r.e.err
-	if path := r.c.String("stats-file"); path != "" {
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		w = f
-	}
 	if r.stats == "json" {
-		return json.NewEncoder(w).Encode(st)
+		return json.NewEncoder(r.statsTo).Encode(st)
 	}
-	return statsText(w, st)
+	return statsText(r.statsTo, st)
 }

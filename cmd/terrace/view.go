@@ -29,33 +29,68 @@ func share(part, whole int64) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(whole))
 }
 
+func orUnknown(name string) string {
+	if name == "" {
+		return "unnamed"
+	}
+	return name
+}
+
+// finishText says why an answer ended.
+func finishText(f engine.Finish) string {
+	switch f {
+	case engine.FinishStop:
+		return "the model ended it"
+	case engine.FinishLength:
+		return "cut at its length"
+	}
+	return string(f)
+}
+
+// spare names what the budget leaves unused.
+func spare(st *engine.Stats) string {
+	n := st.RAMBudget - st.DenseBytes - st.KVBytes - st.WorkBytes - st.RuntimeBytes - st.ExpertBytes
+	if n <= 0 {
+		return ""
+	}
+	return " + unused " + bytesText(n)
+}
+
 // statsText prints a request's statistics for people.
 func statsText(w io.Writer, st *engine.Stats) error {
 	var b strings.Builder
 	p := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
 	p("")
-	p("model     %s (%s, %s), %s on %d threads, KV %s", st.Model, st.Arch, st.Quant, st.Backend, st.Threads, st.KVType)
-	p("speed     prompt %d tokens at %.1f/s, answer %d tokens at %.1f/s, first token after %.1f ms, loaded in %.0f ms",
-		st.PromptTokens, st.PromptPerSecond, st.PredictedTokens, st.PredictedPerSecond, st.TTFTMS, st.LoadMS)
-	p("memory    peak %s of %s: dense weights %s, context %s, expert arena %s", bytesText(st.PeakRSS), bytesText(st.RAMBudget),
-		bytesText(st.DenseBytes), bytesText(st.KVBytes), bytesText(st.ExpertBytes))
+	p("model     %s (%s, %s), %s, KV %s", orUnknown(oneLine(st.Model)), oneLine(st.Arch), st.Quant, st.Backend, st.KVType)
+	cached := ""
+	if st.PromptCached > 0 {
+		cached = fmt.Sprintf(" (%d kept from before)", st.PromptCached)
+	}
+	p("speed     prompt %d tokens%s at %.1f/s, answer %d tokens at %.1f/s (%s), first token after %.1f ms, loaded in %.0f ms",
+		st.PromptTokens, cached, st.PromptPerSecond, st.PredictedTokens, st.PredictedPerSecond, finishText(st.FinishReason), st.TTFTMS, st.LoadMS)
+	p("memory    budget %s = dense weights %s + context %s + work space %s + run time %s + expert arena %s%s; peak so far %s", bytesText(st.RAMBudget),
+		bytesText(st.DenseBytes), bytesText(st.KVBytes), bytesText(st.WorkBytes), bytesText(st.RuntimeBytes), bytesText(st.ExpertBytes), spare(st), bytesText(st.PeakRSS))
 	if st.ExpertsTotal > 0 {
 		p("experts   %d of %d have a slot in RAM (%s)", st.ExpertSlots, st.ExpertsTotal, share(int64(st.ExpertSlots), int64(st.ExpertsTotal)))
-		p("tiers     %d experts needed: %s were in RAM, %s on their way, %s had to be asked for; VRAM %d", st.Touches,
-			share(st.HitsRAM, st.Touches), share(st.HitsInflight, st.Touches), share(st.Misses, st.Touches), st.HitsVRAM)
+		p("tiers     %d experts needed: %s were in RAM, %s on their way, %s had to be asked for", st.Touches,
+			share(st.HitsRAM, st.Touches), share(st.HitsInflight, st.Touches), share(st.Misses, st.Touches))
 		p("disk      %s read by %s at %s/s; arithmetic waited %.1f ms, %.1f ms of reading were hidden behind it",
 			bytesText(st.BytesRead), st.Store, bytesText(int64(st.DiskBytesPerSecond)), st.ReadWaitMS, st.OverlappedReadMS)
 		f := st.Prefetch
 		if f.DisabledReason != "" {
 			p("prefetch  off: %s", f.DisabledReason)
 		} else {
-			p("prefetch  %d layers ahead: %d experts read early, %d used, %d late, %d wasted; right guesses: next layer %.1f %%, second next %.1f %%",
-				f.Depth, f.Issued, f.Used, f.Late, f.Wasted, 100*f.Recall1, 100*f.Recall2)
+			second := ""
+			if f.Depth > 1 {
+				second = fmt.Sprintf(", second next %.1f %%", 100*f.Recall2)
+			}
+			p("prefetch  lookahead %d: %d early reads asked for: %d used (%d of them late), %d wasted, %d taken back; right guesses: next layer %.1f %%%s",
+				f.Depth, f.Issued, f.Used, f.Late, f.Wasted, f.Issued-f.Used-f.Wasted, 100*f.Recall1, second)
 		}
 	}
 	if st.Bottleneck != "" {
 		t := st.BoundTerms
-		p("limit     %s: a token needs %.2f ms of disk, %.2f ms of memory reads, %.2f ms of arithmetic; at best %.1f/s, reached %s",
+		p("limit     %s: by this machine's rates a token needs %.2f ms of disk, %.2f ms of memory reads, %.2f ms of arithmetic; at best %.1f/s, reached %s",
 			st.Bottleneck, t.DiskMS, t.MemoryMS, t.ComputeMS, st.BoundPerSecond, share(int64(1000*st.Efficiency), 1000))
 	}
 	if st.LogitsSHA256 != "" {

@@ -76,6 +76,20 @@ func (s Suite) attention(t *testing.T) {
 				first = got
 			}
 			equal(t, fmt.Sprintf("%s, batches of %d", typ, cut), got, first)
+			// Fewer queries than keys: only the last positions are asked for.
+			for _, m := range []int{0, 1, 5} {
+				pos := make([]int32, n)
+				for i := range pos {
+					pos[i] = int32(i)
+				}
+				d := s.empty(m, heads*vd)
+				tq := s.empty(0, heads*kd)
+				if m > 0 {
+					tq = s.load(t, q[(n-m)*heads*kd:], heads*kd)
+				}
+				e.Attention(d, tq, s.load(t, k, kvHeads*kd), s.load(t, v, kvHeads*vd), kv, 1, pos, scale)
+				equal(t, fmt.Sprintf("%s, the last %d positions", typ, m), s.read(t, d), first[(n-m)*heads*vd:])
+			}
 			kv.Free()
 		}
 	}

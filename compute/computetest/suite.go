@@ -142,7 +142,7 @@ func (s Suite) load(t testing.TB, x []float32, cols int) compute.Tensor {
 
 // empty makes a tensor with rows rows of garbage.
 func (s Suite) empty(rows, cols int) compute.Tensor {
-	d := s.Backend.NewTensor(rows, cols)
+	d := s.Backend.NewTensor(max(rows, 1), cols)
 	d.SetRows(rows)
 	return d
 }

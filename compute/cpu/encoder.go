@@ -199,7 +199,7 @@ func tile(out, cols, threads int) (r, c int) {
 	r = min(limit, max(16, cuts(out, 4*threads*16)*16))
 	c = cols
 	if n := cuts(out, r); n < 3*threads && cols > 8 {
-		c = max(8, cuts(cols, cuts(4*threads, n)))
+		c = cuts(max(8, cuts(cols, cuts(4*threads, n))), 8) * 8 // whole tiles of columns
 	}
 	return r, c
 }

@@ -232,10 +232,10 @@ func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, layer
 	t.keyDim, t.valDim = s.KeyDim, s.ValDim
 	t.heads = t.q.cols / s.KeyDim
 	t.group = t.heads / s.Heads
-	rows := t.q.rows
+	rows := t.k.rows
 	if t.heads*s.KeyDim != t.q.cols || t.group*s.Heads != t.heads || t.heads == 0 || t.k.cols != s.Heads*s.KeyDim || t.v.cols != s.Heads*s.ValDim ||
-		t.dst.cols != t.heads*s.ValDim || t.k.rows != rows || t.v.rows != rows || t.dst.rows != rows || len(pos) != rows {
-		panic(fmt.Sprintf("cpu: Attention of q %d x %d, k %d x %d, v %d x %d into %d x %d with %d KV heads of %d and %d, %d positions", rows, t.q.cols,
+		t.dst.cols != t.heads*s.ValDim || t.v.rows != rows || t.q.rows > rows || t.dst.rows != t.q.rows || len(pos) != rows {
+		panic(fmt.Sprintf("cpu: Attention of q %d x %d, k %d x %d, v %d x %d into %d x %d with %d KV heads of %d and %d, %d positions", t.q.rows, t.q.cols,
 			t.k.rows, t.k.cols, t.v.rows, t.v.cols, t.dst.rows, t.dst.cols, s.Heads, s.KeyDim, s.ValDim, len(pos)))
 	}
 	if layer < 0 || layer >= s.Layers {
@@ -250,10 +250,15 @@ func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, layer
 	t.rowsAt = rowsAtOnce(rows, t.k.cols+t.v.cols, threads)
 	e.pool.run(t, cuts(rows, t.rowsAt))
 	t.rowsAt = 0
-	// The query heads of one KV head read the same keys and values, so they stay together where there are rows enough.
-	t.headsAt = 1
-	if threads == 1 || rows*s.Heads >= 8*threads {
+	// The query heads of one KV head share one reading of the keys and values where there is work enough for everybody.
+	rows = t.q.rows
+	switch {
+	case threads == 1 || rows*s.Heads >= 4*threads:
 		t.headsAt = t.group
+	case t.group%4 == 0 && rows*t.heads/4 >= threads:
+		t.headsAt = 4
+	default:
+		t.headsAt = 1
 	}
 	t.parts = t.heads / t.headsAt
 	t.dst.touch()
@@ -268,12 +273,13 @@ func (t *attendTask) do(worker, item int) {
 		}
 		return
 	}
-	r := t.q.rows - 1 - item/t.parts // the longest rows first, so that none is left for the end
-	for h := item % t.parts * t.headsAt; h < (item%t.parts+1)*t.headsAt; h++ {
-		kernels.Attend(t.dst.row(r)[h*t.valDim:(h+1)*t.valDim], t.q.row(r)[h*t.keyDim:(h+1)*t.keyDim], t.kv.shape.K, t.kv.shape.V,
-			t.kv.keys(t.layer, h/t.group), t.kv.values(t.layer, h/t.group), t.keyDim*int(t.kv.shape.K.Size()), t.valDim*int(t.kv.shape.V.Size()),
-			0, int(t.pos[r])+1, t.scale, &t.e.workers[worker].scratch)
-	}
+	// All rows of a head before the next head, so that its keys and values stay in the cache; the longest rows first, so
+	// that none is left for the end.
+	r, h := t.q.rows-1-item%t.q.rows, item/t.q.rows*t.headsAt
+	kd, vd := t.keyDim, t.valDim
+	kernels.AttendHeads(t.dst.row(r)[h*vd:(h+t.headsAt)*vd], t.q.row(r)[h*kd:(h+t.headsAt)*kd], t.headsAt, t.kv.shape.K, t.kv.shape.V,
+		t.kv.keys(t.layer, h/t.group), t.kv.values(t.layer, h/t.group), kd*int(t.kv.shape.K.Size()), vd*int(t.kv.shape.V.Size()),
+		0, int(t.pos[t.k.rows-t.q.rows+r])+1, t.scale, &t.e.workers[worker].scratch)
 }
 
 // append stores row r of the keys and values.

@@ -20,6 +20,7 @@ type kq struct {
 	ahead   lanes // the same place in the next group of rows
 	q, d, s lanes // activations, their scales, their sums
 	acc     [4]reg.VecVirtual
+	stack   Mem // room of its own, where a kernel wants it
 }
 
 // kquant writes the product of a 256-block type with Act256: 4 rows by one column, or one row by 4 columns.
@@ -56,6 +57,11 @@ func (v isa) kquant(typ string, s shape) {
 		SHLQ(Imm(4), x)
 		k.s = newLanes(x)
 	}
+	var dist Mem
+	if s.rows > 1 {
+		dist = AllocLocal(8)
+		aheadOf(stride, dist)
+	}
 	var body func() // one super-block
 	switch {
 	case typ == "q4k" && v.wide:
@@ -74,7 +80,8 @@ func (v isa) kquant(typ string, s shape) {
 	{
 		MOVQ(wrow, k.w.base)
 		if s.rows > 1 {
-			LEAQ(Mem{Base: wrow, Index: stride, Scale: 4}, k.ahead.base)
+			MOVQ(wrow, k.ahead.base)
+			ADDQ(dist, k.ahead.base)
 		}
 		Load(Param("q"), k.q.base)
 		Load(Param("d"), k.d.base)

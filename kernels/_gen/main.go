@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	set := flag.String("set", "", "instruction set to write: avx2, avx512 or common")
+	set := flag.String("set", "", "what to write: avx2, avx512, matvec_avx2, matvec_avx512, gemm2, gemm512, attend or common")
 	flag.Parse()
 	ConstraintExpr("amd64,!noasm")
 	switch *set {
@@ -18,12 +18,22 @@ func main() {
 		matrixKernels(isa{})
 	case "avx512":
 		matrixKernels(isa{wide: true})
+	case "matvec_avx2":
+		matvecs(isa{})
+	case "matvec_avx512":
+		matvecs(isa{wide: true})
+	case "gemm2":
+		isa{}.gemm()
+	case "gemm512":
+		isa{wide: true}.gemm()
 	case "common":
 		elementwise()
 		decoders()
 		unpacked()
+	case "attend":
+		attendKernels()
 	default:
-		log.Fatalf("-set %q: want avx2, avx512 or common", *set)
+		log.Fatalf("-set %q: want avx2, avx512, matvec_avx2, matvec_avx512, gemm2, gemm512, attend or common", *set)
 	}
 	Generate()
 }

@@ -1,0 +1,93 @@
+//go:build amd64 && !noasm
+
+package kernels
+
+import (
+	"slices"
+
+	"terrace/quant"
+)
+
+// Code books as the assembly wants them; it reads these pointers. "book" ones hold codes of 2 or 3 bits, the first half
+// of all entries before the second half, a byte each. "bytes" ones are the entries themselves, a byte for a weight.
+var (
+	bookiq2xxs, bookiq2xs, bookiq2s, bookiq3xxs, bookiq3s      *byte
+	bytesiq2xxs, bytesiq2xs, bytesiq2s, bytesiq3xxs, bytesiq3s *byte
+)
+
+// bytesiq1 is the book of IQ1_S and IQ1_M: 9 more than eighths of weights, with the plus, then with the minus.
+var bytesiq1 *byte
+
+// Signs of eight weights by their bits, as 1 and -1: sign7 completes seven bits to an even number.
+var sign7, sign8 *byte
+
+func bindBooks() {
+	levels2, levels3, odds := []uint8{8, 25, 43}, []uint8{4, 12, 20, 28, 36, 44, 52, 62}, []uint8{1, 3, 5, 7, 9, 11, 13, 15}
+	bookiq2xxs, bytesiq2xxs = codeBook(rows8(quant.Grid256()[:]), levels2)
+	bookiq2xs, bytesiq2xs = codeBook(rows8(quant.Grid512()[:]), levels2)
+	bookiq2s, bytesiq2s = codeBook(rows8(quant.Grid1024()[:]), levels2)
+	bookiq3xxs, bytesiq3xxs = codeBook(rows4(quant.Grid3x256()[:]), levels3)
+	bookiq3s, bytesiq3s = codeBook(rows4(quant.Grid3x512()[:]), odds)
+	var ones []byte
+	for _, delta := range []int8{1, -1} {
+		for _, row := range quant.Grid1x2048() {
+			for _, v := range row {
+				ones = append(ones, byte(8*v+delta+9))
+			}
+		}
+	}
+	bytesiq1 = aligned(ones)
+	var s7, s8 []byte
+	for k := range 256 {
+		var row [8]byte
+		for j := range row {
+			row[j] = 1 - 2*byte(k>>j&1)
+		}
+		s8 = append(s8, row[:]...)
+		if k < 128 {
+			row[7] = 1 - 2*(quant.Sign7(uint8(k))>>7)
+			s7 = append(s7, row[:]...)
+		}
+	}
+	sign7, sign8 = aligned(s7), aligned(s8)
+}
+
+func rows8(g [][8]uint8) (rows [][]uint8) {
+	for i := range g {
+		rows = append(rows, g[i][:])
+	}
+	return rows
+}
+
+func rows4(g [][4]uint8) (rows [][]uint8) {
+	for i := range g {
+		rows = append(rows, g[i][:])
+	}
+	return rows
+}
+
+// codeBook lays out a grid whose weights are among levels.
+func codeBook(rows [][]uint8, levels []uint8) (book, bytes *byte) {
+	n, dim := len(rows), len(rows[0])
+	bits := map[int]int{4: 3, 8: 2}[dim]
+	b, e := make([]byte, 2*n), make([]byte, 0, n*dim)
+	for i, row := range rows {
+		e = append(e, row...)
+		for j, v := range row {
+			code := slices.Index(levels, v)
+			if code < 0 {
+				panicf("kernels: a code book has %d, which is none of %v", v, levels)
+			}
+			half := j / (dim / 2)
+			b[half*n+i] |= byte(code) << (bits * (j % (dim / 2)))
+		}
+	}
+	return aligned(b), aligned(e)
+}
+
+// aligned copies b to a cache line boundary.
+func aligned(b []byte) *byte {
+	a := grow([]byte(nil), len(b))
+	copy(a, b)
+	return &a[0]
+}
