@@ -225,6 +225,7 @@ func (a *asm) ext(d, n, m V, i int) {
 // Integers.
 
 func (a *asm) add(d, n, m V)  { a.three(0x4ea08400, "add", "4s", d, n, m) }
+func (a *asm) addD(d, n, m V) { a.three(0x4ee08400, "add", "2d", d, n, m) }
 func (a *asm) sub(d, n, m V)  { a.three(0x6ea08400, "sub", "4s", d, n, m) }
 func (a *asm) addp(d, n, m V) { a.three(0x4ea0bc00, "addp", "4s", d, n, m) }
 func (a *asm) addpH(d, n, m V) {
