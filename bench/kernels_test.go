@@ -17,7 +17,7 @@ func TestRunKernels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Results) != 4 || r.Machine.Go == "" || r.Threads != 2 || level != nil && r.Level != "generic" {
+		if len(r.Results) != 4 || r.Machine.System == "" || r.Threads != 2 || level != nil && r.Level != "generic" {
 			t.Fatalf("report %+v", r)
 		}
 		for _, x := range r.Results {
