@@ -65,6 +65,16 @@ func quant32NEON(q *int8, sums *int16, inv *float32, x *float32, blocks int)
 //go:noescape
 func quant256NEON(q *int8, sums *int16, inv *float32, x *float32, blocks int)
 
+// ropeNEON turns n pairs by the angles with the cosines cos and sines sin, each product and sum rounded.
+//
+//go:noescape
+func ropeNEON(lo *float32, hi *float32, cos *float32, sin *float32, n int)
+
+// readLoopNEON sets the two sums to those of the even and the odd 64-bit words of b; n is a multiple of 128.
+//
+//go:noescape
+func readLoopNEON(b *byte, n int, sums *uint64)
+
 // superDotsNEON is superDotsGeneric: isum and msum of one super-block for cols columns, at distances of n bytes of
 // activations and step bytes of sums.
 //

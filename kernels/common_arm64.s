@@ -921,6 +921,93 @@ loop:
 	BNE loop
 	RET
 
+// func ropeNEON(lo *float32, hi *float32, cos *float32, sin *float32, n int)
+TEXT ·ropeNEON(SB), NOSPLIT, $0-40
+	MOVD lo+0(FP), R0
+	MOVD hi+8(FP), R1
+	MOVD cos+16(FP), R2
+	MOVD sin+24(FP), R3
+	MOVD n+32(FP), R16
+	LSR $3, R16, R16
+
+loop:
+	WORD $0x3dc00000 // ldr q0, [x0]
+	WORD $0x3dc00021 // ldr q1, [x1]
+	WORD $0x3dc00042 // ldr q2, [x2]
+	WORD $0x3dc00063 // ldr q3, [x3]
+	WORD $0x6e23dc04 // fmul v4.4s, v0.4s, v3.4s
+	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
+	WORD $0x6e23dc23 // fmul v3.4s, v1.4s, v3.4s
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x4ea3d400 // fsub v0.4s, v0.4s, v3.4s
+	WORD $0x4e21d481 // fadd v1.4s, v4.4s, v1.4s
+	WORD $0x3d800000 // str q0, [x0]
+	WORD $0x3d800021 // str q1, [x1]
+	WORD $0x3dc00400 // ldr q0, [x0, #16]
+	WORD $0x3dc00421 // ldr q1, [x1, #16]
+	WORD $0x3dc00442 // ldr q2, [x2, #16]
+	WORD $0x3dc00463 // ldr q3, [x3, #16]
+	WORD $0x6e23dc04 // fmul v4.4s, v0.4s, v3.4s
+	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
+	WORD $0x6e23dc23 // fmul v3.4s, v1.4s, v3.4s
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x4ea3d400 // fsub v0.4s, v0.4s, v3.4s
+	WORD $0x4e21d481 // fadd v1.4s, v4.4s, v1.4s
+	WORD $0x3d800400 // str q0, [x0, #16]
+	WORD $0x3d800421 // str q1, [x1, #16]
+	ADD $32, R0, R0
+	ADD $32, R1, R1
+	ADD $32, R2, R2
+	ADD $32, R3, R3
+	SUBS $1, R16, R16
+	BNE loop
+	RET
+
+// func readLoopNEON(b *byte, n int, sums *uint64)
+TEXT ·readLoopNEON(SB), NOSPLIT, $0-24
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	MOVD b+0(FP), R0
+	MOVD n+8(FP), R16
+	LSR $7, R16, R16
+
+loop:
+	WORD $0x3dc00008 // ldr q8, [x0]
+	WORD $0x4ee88400 // add v0.2d, v0.2d, v8.2d
+	WORD $0x3dc00408 // ldr q8, [x0, #16]
+	WORD $0x4ee88421 // add v1.2d, v1.2d, v8.2d
+	WORD $0x3dc00808 // ldr q8, [x0, #32]
+	WORD $0x4ee88442 // add v2.2d, v2.2d, v8.2d
+	WORD $0x3dc00c08 // ldr q8, [x0, #48]
+	WORD $0x4ee88463 // add v3.2d, v3.2d, v8.2d
+	WORD $0x3dc01008 // ldr q8, [x0, #64]
+	WORD $0x4ee88484 // add v4.2d, v4.2d, v8.2d
+	WORD $0x3dc01408 // ldr q8, [x0, #80]
+	WORD $0x4ee884a5 // add v5.2d, v5.2d, v8.2d
+	WORD $0x3dc01808 // ldr q8, [x0, #96]
+	WORD $0x4ee884c6 // add v6.2d, v6.2d, v8.2d
+	WORD $0x3dc01c08 // ldr q8, [x0, #112]
+	WORD $0x4ee884e7 // add v7.2d, v7.2d, v8.2d
+	ADD $128, R0, R0
+	SUBS $1, R16, R16
+	BNE loop
+	WORD $0x4ee48400 // add v0.2d, v0.2d, v4.2d
+	WORD $0x4ee58421 // add v1.2d, v1.2d, v5.2d
+	WORD $0x4ee68442 // add v2.2d, v2.2d, v6.2d
+	WORD $0x4ee78463 // add v3.2d, v3.2d, v7.2d
+	WORD $0x4ee28400 // add v0.2d, v0.2d, v2.2d
+	WORD $0x4ee38421 // add v1.2d, v1.2d, v3.2d
+	WORD $0x4ee18400 // add v0.2d, v0.2d, v1.2d
+	MOVD sums+16(FP), R1
+	WORD $0x3d800020 // str q0, [x1]
+	RET
+
 // func superDotsNEON(isum *int32, msum *int32, codes *int8, scale *int16, min *int16, q *int8, n int, sums *int16, step int, cols int)
 TEXT ·superDotsNEON(SB), NOSPLIT, $0-80
 	MOVD isum+0(FP), R0

@@ -41,7 +41,9 @@ func bindVector() {
 		siluMul:   siluMul,
 		addScaled: addScaled,
 		attend:    attend,
+		readLoop:  readLoop,
 	}
+	ropePairs[LevelNEON] = ropeVector
 	neon.tiles = [len(weightTable)]*tiles{
 		gguf.F32:  {rowsF: f32RowsNEON, colsF: f32ColsNEON},
 		gguf.F16:  {rowsF: f16RowsNEON, colsF: f16ColsNEON},
@@ -216,4 +218,23 @@ func (m *attention) multiply(f float32, dims int) {
 	for j := dims; j < len(m.out); j++ {
 		m.out[j] = float32(m.out[j] * f)
 	}
+}
+
+func ropeVector(lo, hi, cos, sin []float32) int {
+	n := min(len(lo)&^7, callElems)
+	if n > 0 {
+		ropeNEON(&lo[0], &hi[0], &cos[0], &sin[0], n)
+	}
+	return n
+}
+
+func readLoop(b []byte) (sum uint64) {
+	for len(b) >= 128 {
+		n := min(len(b)&^127, readBytes)
+		var s [2]uint64
+		readLoopNEON(&b[0], n, &s[0])
+		sum += s[0] + s[1]
+		b = b[n:]
+	}
+	return sum + readLoopGeneric(b)
 }

@@ -363,7 +363,7 @@ func (v isa) codebooks() {
 			p.intScales(p.oddScale(p.field(w, at, 7)), p.oddScale(p.field(w, at+3, 7)), 16, s16, 2*g, dst)
 		}
 		for i := range 4 { // two runs at a time
-			h := p.dword(32 + 4*i)
+			h := p.dwords4(min(32+4*i, 40))[max(i-2, 0)] // 16 bytes from 44 on would leave the block
 			for j := range 2 {
 				g := 2*i + j
 				x := p.dword(4 * g)

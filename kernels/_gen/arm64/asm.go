@@ -144,7 +144,6 @@ func (a *asm) and(d, n, m V) { a.three(0x4e201c00, "and", "16b", d, n, m) }
 func (a *asm) bic(d, n, m V) { a.three(0x4e601c00, "bic", "16b", d, n, m) }
 func (a *asm) orr(d, n, m V) { a.three(0x4ea01c00, "orr", "16b", d, n, m) }
 func (a *asm) bit(d, n, m V) { a.three(0x6ea01c00, "bit", "16b", d, n, m) } // bits of n where m is set
-func (a *asm) bif(d, n, m V) { a.three(0x6ee01c00, "bif", "16b", d, n, m) } // bits of n where m is clear
 func (a *asm) move(d, n V) {
 	a.word(0x4ea01c00|uint32(n)<<16|uint32(n)<<5|uint32(d), "mov v%d.16b, v%d.16b", d, n)
 }
@@ -226,6 +225,7 @@ func (a *asm) ext(d, n, m V, i int) {
 // Integers.
 
 func (a *asm) add(d, n, m V)  { a.three(0x4ea08400, "add", "4s", d, n, m) }
+func (a *asm) addD(d, n, m V) { a.three(0x4ee08400, "add", "2d", d, n, m) }
 func (a *asm) sub(d, n, m V)  { a.three(0x6ea08400, "sub", "4s", d, n, m) }
 func (a *asm) addp(d, n, m V) { a.three(0x4ea0bc00, "addp", "4s", d, n, m) }
 func (a *asm) addpH(d, n, m V) {
@@ -243,12 +243,9 @@ func (a *asm) ushl(t string, d, n, m V) {
 func (a *asm) umax(d, n, m V) { a.three(0x6ea06400, "umax", "4s", d, n, m) }
 func (a *asm) cmgt(d, n, m V) { a.three(0x4ea03400, "cmgt", "4s", d, n, m) }
 func (a *asm) saddlp(d, n V)  { a.two(0x4e202800, "saddlp", "8h", "16b", d, n) }
-func (a *asm) saddlv(d, n V) {
-	a.word(0x4e303800|uint32(n)<<5|uint32(d), "saddlv h%d, v%d.16b", d, n)
-}
-func (a *asm) umaxv(d, n V) { a.word(0x6eb0a800|uint32(n)<<5|uint32(d), "umaxv s%d, v%d.4s", d, n) }
-func (a *asm) addv(d, n V)  { a.word(0x4eb1b800|uint32(n)<<5|uint32(d), "addv s%d, v%d.4s", d, n) }
-func (a *asm) addvH(d, n V) { a.word(0x4e71b800|uint32(n)<<5|uint32(d), "addv h%d, v%d.8h", d, n) }
+func (a *asm) umaxv(d, n V)   { a.word(0x6eb0a800|uint32(n)<<5|uint32(d), "umaxv s%d, v%d.4s", d, n) }
+func (a *asm) addv(d, n V)    { a.word(0x4eb1b800|uint32(n)<<5|uint32(d), "addv s%d, v%d.4s", d, n) }
+func (a *asm) addvH(d, n V)   { a.word(0x4e71b800|uint32(n)<<5|uint32(d), "addv h%d, v%d.8h", d, n) }
 
 // sdot adds to each lane of d the four products of signed bytes of n and m there.
 func (a *asm) sdot(d, n, m V) {
@@ -299,25 +296,12 @@ func (a *asm) fmaxnmv(d, n V) {
 	a.word(0x6e30c800|uint32(n)<<5|uint32(d), "fmaxnmv s%d, v%d.4s", d, n)
 }
 
-// fmulLane multiplies by lane i of m.
-func (a *asm) fmulLane(d, n, m V, i int) {
-	a.word(0x4f809000|uint32(i&1)<<21|uint32(i>>1)<<11|uint32(m)<<16|uint32(n)<<5|uint32(d), "fmul v%d.4s, v%d.4s, v%d.s[%d]", d, n, m, i)
-}
-
 // Single elements, in lane 0.
-
-func (a *asm) scalar(w uint32, name string, d, n, m V) {
-	a.word(w|uint32(m)<<16|uint32(n)<<5|uint32(d), "%s s%d, s%d, s%d", name, d, n, m)
-}
-
-func (a *asm) fadd1(d, n, m V) { a.scalar(0x1e202800, "fadd", d, n, m) }
-func (a *asm) fmul1(d, n, m V) { a.scalar(0x1e200800, "fmul", d, n, m) }
 
 // fmadd1 is d = n*m + c, rounded once.
 func (a *asm) fmadd1(d, n, m, c V) {
 	a.word(0x1f000000|uint32(m)<<16|uint32(c)<<10|uint32(n)<<5|uint32(d), "fmadd s%d, s%d, s%d, s%d", d, n, m, c)
 }
-func (a *asm) scvtf1(d, n V) { a.word(0x5e21d800|uint32(n)<<5|uint32(d), "scvtf s%d, s%d", d, n) }
 func (a *asm) fcvtSH(d, n V) { a.word(0x1ee24000|uint32(n)<<5|uint32(d), "fcvt s%d, h%d", d, n) }
 func (a *asm) faddp1(d, n V) { a.word(0x7e30d800|uint32(n)<<5|uint32(d), "faddp s%d, v%d.2s", d, n) }
 func (a *asm) shl1(d, n V, s int) { // of 64 bits

@@ -13,6 +13,8 @@ func (a *asm) elementwise() {
 	a.largest()
 	a.quantScales()
 	a.quantize()
+	a.rope()
+	a.readLoop()
 }
 
 // stream is a pointer argument and how many bytes it moves on in one turn of a loop.
@@ -426,5 +428,54 @@ func (a *asm) quantize() {
 		a.free(half...)
 		a.free(inv)
 	})
+	a.end()
+}
+
+func (a *asm) rope() {
+	a.begin("ropeNEON", "ropeNEON turns n pairs by the angles with the cosines cos and sines sin, each product and sum rounded.", 0,
+		"lo *float32", "hi *float32", "cos *float32", "sin *float32", "n int")
+	a.elemLoop("n", 3, []stream{{"lo", 32}, {"hi", 32}, {"cos", 32}, {"sin", 32}}, func() {
+		for i := range 2 {
+			x, y, c, s, t := a.v(), a.v(), a.v(), a.v(), a.v()
+			for r, v := range []V{x, y, c, s} {
+				a.load("q", v, R(r), 16*i)
+			}
+			a.fmul(t, x, s)
+			a.fmul(x, x, c)
+			a.fmul(s, y, s)
+			a.fmul(y, y, c)
+			a.fsub(x, x, s)
+			a.fadd(y, t, y)
+			a.store("q", x, 0, 16*i)
+			a.store("q", y, 1, 16*i)
+			a.free(x, y, c, s, t)
+		}
+	})
+	a.end()
+}
+
+func (a *asm) readLoop() {
+	a.begin("readLoopNEON", "readLoopNEON sets the two sums to those of the even and the odd 64-bit words of b; n is a multiple of 128.", 0,
+		"b *byte", "n int", "sums *uint64")
+	acc := a.vs(8)
+	for _, v := range acc {
+		a.zero(v)
+	}
+	a.elemLoop("n", 7, []stream{{"b", 128}}, func() {
+		for i, v := range acc {
+			x := a.v()
+			a.load("q", x, 0, 16*i)
+			a.addD(v, v, x)
+			a.free(x)
+		}
+	})
+	for n := 4; n > 0; n /= 2 {
+		for i := range n {
+			a.addD(acc[i], acc[i], acc[i+n])
+		}
+	}
+	a.arg("sums", 1)
+	a.store("q", acc[0], 1, 0)
+	a.free(acc...)
 	a.end()
 }
