@@ -36,7 +36,6 @@ type Engine struct {
 	load    time.Duration
 	log     *slog.Logger
 	quant   string
-	closers []func()
 }
 
 // Open loads a model: header, tokenizer, dense weights and an empty expert arena.
