@@ -13,7 +13,7 @@ check-go:
 	@$(GO) version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "Terrace needs Go 1.26 or newer; 'go version' says: $$($(GO) version 2>&1)"; exit 1; }
 
 build: check-go
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./cmd/terrace
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X terrace/bench.version=$(VERSION)" -o $(BIN) ./cmd/terrace
 
 # The answer, then what happened on the way: which tier each expert came from, what was read, what limited the speed.
 # 30 % of the experts have a slot, which with alignment is a third of the expert bytes.

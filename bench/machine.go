@@ -30,9 +30,15 @@ func ThisMachine() Machine {
 	return m
 }
 
+// version is the revision as make found it, for builds without version control information; set by the linker.
+var version string
+
 // Commit is the revision the program was built from, "-dirty" behind it when files had changed; "" when the build does not
 // say.
 func Commit() string {
+	if version != "" {
+		return version
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return ""
