@@ -12,6 +12,7 @@ import (
 
 	"terrace/compute"
 	"terrace/engine"
+	"terrace/vulkan"
 )
 
 // demoModel is the trained model that comes with a checkout.
@@ -155,7 +156,7 @@ func engineOptions(c *cli.Context, e env) (engine.Options, error) {
 	switch s := c.String("backend"); s {
 	case "auto", "cpu":
 	case "vulkan":
-		return o, fmt.Errorf("--backend vulkan: this build has no Vulkan backend; auto and cpu run on the CPU")
+		return o, fmt.Errorf("--backend vulkan: %w; auto and cpu run on the CPU", vulkan.ErrUnavailable)
 	default:
 		return o, usagef("--backend is %q, want auto, cpu or vulkan", s)
 	}
