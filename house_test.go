@@ -14,7 +14,7 @@ import (
 
 // floors holds every room's floor; a room imports rooms of lower floors only (ARCHITECTURE.md).
 var floors = map[string]int{
-	"gguf": 0, "chat": 0, "internal/host": 0, "internal/fmath": 0,
+	"gguf": 0, "chat": 0, "internal/host": 0, "internal/fmath": 0, "internal/testfile": 0,
 	"compute": 1, "quant": 1, "tokenizer": 1, "internal/uring": 1, "router": 1, "sample": 1,
 	"tiers": 2, "kernels": 2,
 	"model": 3, "prefetch": 3, "compute/cpu": 3, "compute/computetest": 3, "internal/tinymodel": 3, "vulkan": 3,

@@ -31,6 +31,7 @@ type Engine struct {
 	dense   *dense
 	cache   *tiers.Cache // nil for a model without experts
 	shapes  []expertShape
+	table   [][]tiers.Desc // where each expert lies, by layer
 	budget  Budget
 	store   string // the store that was taken
 	load    time.Duration
@@ -113,12 +114,12 @@ func (e *Engine) plan() error {
 	for _, s := range e.file.Shards {
 		b.Runtime += 3 * s.DataStart // tokenizer tables, template, directory
 	}
-	descs := e.descs()
-	for _, l := range descs {
+	e.layOut()
+	for _, l := range e.table {
 		b.Experts += len(l)
 	}
 	if b.Experts > 0 {
-		b.Slot = int64(tiers.SlotBytes(descs))
+		b.Slot = int64(tiers.SlotBytes(e.table))
 		b.Min = minSlots(c.TopK, o.Lookahead, b.Experts)
 	}
 	if b.RAM == 0 {
@@ -137,8 +138,8 @@ func (e *Engine) plan() error {
 	return nil
 }
 
-// descs tells the tiers where each expert's matrices lie.
-func (e *Engine) descs() [][]tiers.Desc {
+// layOut fills the table of where each expert's matrices lie, and their types and shapes by layer.
+func (e *Engine) layOut() {
 	layers := e.model.Experts()
 	out := make([][]tiers.Desc, len(layers))
 	e.shapes = make([]expertShape, len(layers))
@@ -153,7 +154,7 @@ func (e *Engine) descs() [][]tiers.Desc {
 			e.shapes[l] = expertShape{gate: x.Gate.Matrix(nil), up: x.Up.Matrix(nil), down: x.Down.Matrix(nil)}
 		}
 	}
-	return out
+	e.table = out
 }
 
 // openTiers opens the store and the cache over it.
@@ -188,7 +189,7 @@ func (e *Engine) openTiers() error {
 	e.store = st.Name()
 	c := e.model.Config()
 	e.cache, err = tiers.NewCache(tiers.Options{
-		Store: st, Experts: e.descs(), Slots: e.budget.Slots, TopK: c.TopK, Lookahead: e.opt.Lookahead, Guesses: c.TopK, Log: e.log,
+		Store: st, Experts: e.table, Slots: e.budget.Slots, TopK: c.TopK, Lookahead: e.opt.Lookahead, Guesses: c.TopK, Log: e.log,
 	})
 	if err != nil {
 		st.Close()

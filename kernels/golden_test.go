@@ -2,36 +2,22 @@ package kernels
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"encoding/json"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"terrace/gguf"
+	"terrace/internal/testfile"
 )
 
 const goldenDir = "../testdata/golden/quants"
 
 func readGolden(t *testing.T, name string) []byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join(goldenDir, name+".gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return testfile.Gunzip(t, filepath.Join(goldenDir, name+".gz"))
 }
 
 // TestGoldenDots multiplies ggml's own blocks with its activation vector, on every level, in fast and in exact mode.

@@ -2,13 +2,10 @@ package model_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -16,6 +13,7 @@ import (
 	"terrace/compute"
 	"terrace/compute/cpu"
 	"terrace/gguf"
+	"terrace/internal/testfile"
 	"terrace/model"
 )
 
@@ -44,20 +42,7 @@ type golden struct {
 // unzip reads a gzipped file of testdata.
 func unzip(t testing.TB, path ...string) []byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join(append([]string{"..", "testdata"}, path...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return testfile.Gunzip(t, filepath.Join(append([]string{"..", "testdata"}, path...)...))
 }
 
 func readGolden(t testing.TB, name string) *golden {

@@ -2,15 +2,14 @@ package quant
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"encoding/json"
-	"io"
 	"math"
 	"os"
 	"testing"
 
 	"terrace/gguf"
+	"terrace/internal/testfile"
 )
 
 const goldenDir = "../testdata/golden/quants/"
@@ -18,20 +17,7 @@ const goldenDir = "../testdata/golden/quants/"
 // unpack reads a gzipped golden file.
 func unpack(tb testing.TB, name string) []byte {
 	tb.Helper()
-	f, err := os.Open(goldenDir + name + ".gz")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return b
+	return testfile.Gunzip(tb, goldenDir+name+".gz")
 }
 
 // floats reads a gzipped golden file of float32 numbers.

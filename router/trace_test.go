@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"terrace/internal/testfile"
 )
 
 const realTrace = "../testdata/tiny-moe/routing.jsonl.gz"
@@ -43,19 +45,7 @@ func TestRealTraceFirstLines(t *testing.T) {
 
 // The real trace, read and written again, has the same bytes.
 func TestRealTraceRoundTrip(t *testing.T) {
-	f, err := os.Open(realTrace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testfile.Gunzip(t, realTrace)
 	const lines = 1500
 	end, n := 0, 0
 	for n < lines {

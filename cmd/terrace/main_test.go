@@ -2,16 +2,15 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"terrace/engine"
+	"terrace/internal/testfile"
 )
 
 const tinyMoE = "../../testdata/tiny-moe-Q4_K.gguf"
@@ -26,19 +25,7 @@ func terrace(stdin string, args ...string) (code int, out, errs string) {
 // golden unpacks a fixture's model.
 func golden(t *testing.T, name string) string {
 	t.Helper()
-	f, err := os.Open(filepath.Join("../../testdata/golden", name, "model.gguf.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testfile.Gunzip(t, filepath.Join("../../testdata/golden", name, "model.gguf.gz"))
 	p := filepath.Join(t.TempDir(), name+".gguf")
 	if err := os.WriteFile(p, b, 0o644); err != nil {
 		t.Fatal(err)
