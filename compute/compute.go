@@ -5,7 +5,11 @@
 // each method costs every backend and every fake.
 package compute
 
-import "terrace/gguf"
+import (
+	"fmt"
+
+	"terrace/gguf"
+)
 
 // Tensor is a matrix of float32 activations, rows x cols, row-major, owned by the backend that made it.
 // Rows is set per batch with SetRows and never exceeds the capacity it was made with; it must not change between the
@@ -40,17 +44,39 @@ type Expert struct {
 // KVType is the element type of a KV cache.
 type KVType uint8
 
-// Element types of a KV cache.
+// Element types of a KV cache. The quantised ones store a head's keys or values as blocks of 32 in the layout of the GGUF
+// weight types of these names.
 const (
 	KVF16 KVType = iota
 	KVF32
+	KVQ8_0
+	KVQ4_0
 )
 
-func (t KVType) String() string {
-	if t == KVF32 {
-		return "f32"
+// KVTypes counts the element types.
+const KVTypes = 4
+
+func (t KVType) String() string { return [KVTypes]string{"f16", "f32", "q8_0", "q4_0"}[t] }
+
+// Block is the number of elements that are stored together.
+func (t KVType) Block() int {
+	if t == KVQ8_0 || t == KVQ4_0 {
+		return 32
 	}
-	return "f16"
+	return 1
+}
+
+// RowBytes is the number of bytes of n elements, a whole number of blocks.
+func (t KVType) RowBytes(n int) int {
+	switch t {
+	case KVF32:
+		return 4 * n
+	case KVQ8_0:
+		return n / 32 * 34
+	case KVQ4_0:
+		return n / 32 * 18
+	}
+	return 2 * n
 }
 
 // KVShape is the geometry of one sequence's KV cache.
@@ -65,18 +91,18 @@ type KVShape struct {
 
 // Bytes is the size of a cache of this shape.
 func (s KVShape) Bytes() int64 {
-	e := func(t KVType, d int) int64 {
-		return int64(s.Layers) * int64(s.Heads) * int64(s.Context) * int64(d) * t.Size()
-	}
-	return e(s.K, s.KeyDim) + e(s.V, s.ValDim)
+	return int64(s.Layers) * int64(s.Heads) * int64(s.Context) * int64(s.K.RowBytes(s.KeyDim)+s.V.RowBytes(s.ValDim))
 }
 
-// Size is the number of bytes of one element.
-func (t KVType) Size() int64 {
-	if t == KVF32 {
-		return 4
+// Check fails where a head is no whole number of blocks of the type it shall be stored as.
+func (s KVShape) Check() error {
+	if b := s.K.Block(); s.KeyDim%b != 0 {
+		return fmt.Errorf("keys of %d elements a head cannot be cached as %s, whose blocks have %d", s.KeyDim, s.K, b)
 	}
-	return 2
+	if b := s.V.Block(); s.ValDim%b != 0 {
+		return fmt.Errorf("values of %d elements a head cannot be cached as %s, whose blocks have %d", s.ValDim, s.V, b)
+	}
+	return nil
 }
 
 // KV is one sequence's key and value cache. Positions at and after the next one written are never read, so going back to

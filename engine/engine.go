@@ -104,11 +104,15 @@ func (e *Engine) plan() error {
 		return fmt.Errorf("%w: context size is %d, the model was made for %d positions", ErrUsage, o.Context, c.Context)
 	}
 	o.Batch = min(o.Batch, o.Context)
+	shape := e.model.KVShape(o.Context, o.KeyType, o.ValType)
+	if err := shape.Check(); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrUsage, o.Path, err)
+	}
 	b := Budget{
 		RAM:     o.RAM,
 		Runtime: runtimeReserve,
 		Dense:   denseBytes(e.model.Dense()),
-		KV:      e.model.KVShape(o.Context, o.KeyType, o.ValType).Bytes(),
+		KV:      shape.Bytes(),
 		Work:    workBytes(c, o.Batch),
 	}
 	for _, s := range e.file.Shards {

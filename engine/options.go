@@ -39,7 +39,7 @@ type Options struct {
 	Lookahead int            // layers predicted ahead: 0, 1, 2 or LookaheadAuto
 	Store     string         // "auto", "uring", "pread" or "mmap"; "" is auto
 	Exact     bool           // float32 activations and KV cache
-	KeyType   compute.KVType // element type of cached keys; Exact makes it f32
+	KeyType   compute.KVType // element type of cached keys; Exact makes it f32; a quantised one needs heads of whole blocks of 32
 	ValType   compute.KVType
 	// GuessAlways keeps guessing when every expert is in RAM, where guesses are of no use, so that they can be scored.
 	GuessAlways bool

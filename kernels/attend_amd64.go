@@ -16,6 +16,18 @@ func scores4F32AVX512(p *float32, k *byte, stride int, q *float32, n int, groups
 //go:noescape
 func values4F32AVX512(out *float32, p *float32, v *byte, stride int, n int, dims int, sums *float32)
 
+// scores4F32AVX2 sets p[4*i+j] to the product of key i and query j of n elements, a multiple of 16; keys lie at distance stride,
+// 4*groups of them, queries side by side.
+//
+//go:noescape
+func scores4F32AVX2(p *float32, k *byte, stride int, q *float32, n int, groups int)
+
+// values4F32AVX2 sets out[h][j] to fma(p[4*i+h], v[i][j], out[h][j]) for rows i < n in order, four heads h of dims elements, a multiple of
+// 16, and sums[h] to the sum of p[4*i+h] in order.
+//
+//go:noescape
+func values4F32AVX2(out *float32, p *float32, v *byte, stride int, n int, dims int, sums *float32)
+
 // scores4F16AVX512 sets p[4*i+j] to the product of key i and query j of n elements, a multiple of 16; keys lie at distance stride,
 // 4*groups of them, queries side by side.
 //
@@ -28,6 +40,34 @@ func scores4F16AVX512(p *float32, k *byte, stride int, q *float32, n int, groups
 //go:noescape
 func values4F16AVX512(out *float32, p *float32, v *byte, stride int, n int, dims int, sums *float32)
 
+// scores4F16AVX2 sets p[4*i+j] to the product of key i and query j of n elements, a multiple of 16; keys lie at distance stride,
+// 4*groups of them, queries side by side.
+//
+//go:noescape
+func scores4F16AVX2(p *float32, k *byte, stride int, q *float32, n int, groups int)
+
+// values4F16AVX2 sets out[h][j] to fma(p[4*i+h], v[i][j], out[h][j]) for rows i < n in order, four heads h of dims elements, a multiple of
+// 16, and sums[h] to the sum of p[4*i+h] in order.
+//
+//go:noescape
+func values4F16AVX2(out *float32, p *float32, v *byte, stride int, n int, dims int, sums *float32)
+
+// scaleMax4AVX2 multiplies n floats, a multiple of 16, by scale and sets top[j] to the largest product of index j modulo 4,
+// at least -Inf, NaN left out.
+//
+//go:noescape
+func scaleMax4AVX2(p *float32, n int, scale float32, top *float32)
+
+// expSub4AVX2 sets n floats p, a multiple of 16, to exp(p-top[index modulo 4]).
+//
+//go:noescape
+func expSub4AVX2(p *float32, n int, top *float32)
+
+// decodeQ40AVX2 decodes blocks of Q4_0.
+//
+//go:noescape
+func decodeQ40AVX2(dst *float32, w *byte, blocks int)
+
 // scaleMax4AVX512 multiplies n floats, a multiple of 16, by scale and sets top[j] to the largest product of index j modulo 4,
 // at least -Inf, NaN left out.
 //
@@ -38,6 +78,26 @@ func scaleMax4AVX512(p *float32, n int, scale float32, top *float32)
 //
 //go:noescape
 func expSub4AVX512(p *float32, n int, top *float32)
+
+// decodeQ40AVX512 decodes blocks of Q4_0.
+//
+//go:noescape
+func decodeQ40AVX512(dst *float32, w *byte, blocks int)
+
+// decodeQ80AVX512 decodes blocks of Q8_0.
+//
+//go:noescape
+func decodeQ80AVX512(dst *float32, w *byte, blocks int)
+
+// encodeQ80AVX2 stores blocks of 32 elements as EncodeKV says.
+//
+//go:noescape
+func encodeQ80AVX2(dst *byte, x *float32, blocks int)
+
+// encodeQ40AVX2 stores blocks of 32 elements as EncodeKV says.
+//
+//go:noescape
+func encodeQ40AVX2(dst *byte, x *float32, blocks int)
 
 // ropeAVX2 turns n pairs (lo, hi), a multiple of 8, by their angles; products and sums are rounded one by one.
 //

@@ -248,6 +248,138 @@ done:
 	VZEROUPPER
 	RET
 
+// func scores4F32AVX2(p *float32, k *byte, stride int, q *float32, n int, groups int)
+// Requires: AVX, FMA3
+TEXT ·scores4F32AVX2(SB), $0-48
+	MOVQ p+0(FP), AX
+	MOVQ k+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ groups+40(FP), BX
+	SHLQ $0x02, BX
+	MOVQ n+32(FP), SI
+	SHLQ $0x02, SI
+	LEAQ (SI)(SI*2), R8
+
+key:
+	MOVQ   CX, R9
+	MOVQ   q+24(FP), DI
+	MOVQ   n+32(FP), R10
+	SHRQ   $0x04, R10
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+
+sixteen:
+	VMOVUPS      (R9), Y8
+	VFMADD231PS  (DI), Y8, Y0
+	VFMADD231PS  (DI)(SI*1), Y8, Y1
+	VFMADD231PS  (DI)(SI*2), Y8, Y2
+	VFMADD231PS  (DI)(R8*1), Y8, Y3
+	VMOVUPS      32(R9), Y8
+	VFMADD231PS  32(DI), Y8, Y4
+	VFMADD231PS  32(DI)(SI*1), Y8, Y5
+	VFMADD231PS  32(DI)(SI*2), Y8, Y6
+	VFMADD231PS  32(DI)(R8*1), Y8, Y7
+	ADDQ         $0x40, R9
+	ADDQ         $0x40, DI
+	DECQ         R10
+	JNZ          sixteen
+	VADDPS       Y4, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X4
+	VADDPS       X4, X0, X4
+	VADDPS       Y5, Y1, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VADDPS       Y6, Y2, Y0
+	VEXTRACTF128 $0x01, Y0, X2
+	VADDPS       X2, X0, X2
+	VADDPS       Y7, Y3, Y0
+	VEXTRACTF128 $0x01, Y0, X3
+	VADDPS       X3, X0, X3
+	VUNPCKHPD    X1, X4, X0
+	VUNPCKLPD    X1, X4, X4
+	VADDPS       X0, X4, X4
+	VUNPCKHPD    X3, X2, X0
+	VUNPCKLPD    X3, X2, X2
+	VADDPS       X0, X2, X2
+	VSHUFPS      $0xdd, X2, X4, X0
+	VSHUFPS      $0x88, X2, X4, X4
+	VADDPS       X0, X4, X4
+	VMOVUPS      X4, (AX)
+	ADDQ         $0x10, AX
+	ADDQ         DX, CX
+	DECQ         BX
+	JNZ          key
+	VZEROUPPER
+	RET
+
+// func values4F32AVX2(out *float32, p *float32, v *byte, stride int, n int, dims int, sums *float32)
+// Requires: AVX, FMA3
+TEXT ·values4F32AVX2(SB), $0-56
+	MOVQ out+0(FP), AX
+	MOVQ v+16(FP), CX
+	MOVQ stride+24(FP), DX
+	MOVQ dims+40(FP), BX
+	MOVQ BX, SI
+	SHLQ $0x02, SI
+	LEAQ (SI)(SI*2), DI
+
+sixteen:
+	VMOVUPS (AX), Y1
+	VMOVUPS 32(AX), Y2
+	VMOVUPS (AX)(SI*1), Y3
+	VMOVUPS 32(AX)(SI*1), Y4
+	VMOVUPS (AX)(SI*2), Y5
+	VMOVUPS 32(AX)(SI*2), Y6
+	VMOVUPS (AX)(DI*1), Y7
+	VMOVUPS 32(AX)(DI*1), Y8
+	MOVQ    p+8(FP), R8
+	MOVQ    n+32(FP), R10
+	MOVQ    CX, R9
+	VXORPS  X0, X0, X0
+
+rows:
+	VMOVUPS      (R9), Y9
+	VMOVUPS      32(R9), Y10
+	VADDPS       (R8), X0, X0
+	VBROADCASTSS (R8), Y11
+	VFMADD231PS  Y9, Y11, Y1
+	VFMADD231PS  Y10, Y11, Y2
+	VBROADCASTSS 4(R8), Y11
+	VFMADD231PS  Y9, Y11, Y3
+	VFMADD231PS  Y10, Y11, Y4
+	VBROADCASTSS 8(R8), Y11
+	VFMADD231PS  Y9, Y11, Y5
+	VFMADD231PS  Y10, Y11, Y6
+	VBROADCASTSS 12(R8), Y11
+	VFMADD231PS  Y9, Y11, Y7
+	VFMADD231PS  Y10, Y11, Y8
+	ADDQ         $0x10, R8
+	ADDQ         DX, R9
+	DECQ         R10
+	JNZ          rows
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, (AX)(SI*1)
+	VMOVUPS      Y4, 32(AX)(SI*1)
+	VMOVUPS      Y5, (AX)(SI*2)
+	VMOVUPS      Y6, 32(AX)(SI*2)
+	VMOVUPS      Y7, (AX)(DI*1)
+	VMOVUPS      Y8, 32(AX)(DI*1)
+	ADDQ         $0x40, AX
+	ADDQ         $0x40, CX
+	SUBQ         $0x10, BX
+	JNZ          sixteen
+	MOVQ         sums+48(FP), AX
+	VMOVUPS      X0, (AX)
+	VZEROUPPER
+	RET
+
 // func scores4F16AVX512(p *float32, k *byte, stride int, q *float32, n int, groups int)
 // Requires: AVX, AVX512F
 TEXT ·scores4F16AVX512(SB), $0-48
@@ -492,28 +624,158 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleMax4AVX512(p *float32, n int, scale float32, top *float32)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·scaleMax4AVX512(SB), NOSPLIT, $0-32
-	VBROADCASTSS scale+16(FP), Z0
-	VBROADCASTSS k_minus_inf<>+0(SB), Z1
+// func scores4F16AVX2(p *float32, k *byte, stride int, q *float32, n int, groups int)
+// Requires: AVX, F16C, FMA3
+TEXT ·scores4F16AVX2(SB), $0-48
+	MOVQ p+0(FP), AX
+	MOVQ k+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ groups+40(FP), BX
+	SHLQ $0x02, BX
+	MOVQ n+32(FP), SI
+	SHLQ $0x02, SI
+	LEAQ (SI)(SI*2), R8
+
+key:
+	MOVQ   CX, R9
+	MOVQ   q+24(FP), DI
+	MOVQ   n+32(FP), R10
+	SHRQ   $0x04, R10
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+
+sixteen:
+	VCVTPH2PS    (R9), Y8
+	VFMADD231PS  (DI), Y8, Y0
+	VFMADD231PS  (DI)(SI*1), Y8, Y1
+	VFMADD231PS  (DI)(SI*2), Y8, Y2
+	VFMADD231PS  (DI)(R8*1), Y8, Y3
+	VCVTPH2PS    16(R9), Y8
+	VFMADD231PS  32(DI), Y8, Y4
+	VFMADD231PS  32(DI)(SI*1), Y8, Y5
+	VFMADD231PS  32(DI)(SI*2), Y8, Y6
+	VFMADD231PS  32(DI)(R8*1), Y8, Y7
+	ADDQ         $0x20, R9
+	ADDQ         $0x40, DI
+	DECQ         R10
+	JNZ          sixteen
+	VADDPS       Y4, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X4
+	VADDPS       X4, X0, X4
+	VADDPS       Y5, Y1, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VADDPS       Y6, Y2, Y0
+	VEXTRACTF128 $0x01, Y0, X2
+	VADDPS       X2, X0, X2
+	VADDPS       Y7, Y3, Y0
+	VEXTRACTF128 $0x01, Y0, X3
+	VADDPS       X3, X0, X3
+	VUNPCKHPD    X1, X4, X0
+	VUNPCKLPD    X1, X4, X4
+	VADDPS       X0, X4, X4
+	VUNPCKHPD    X3, X2, X0
+	VUNPCKLPD    X3, X2, X2
+	VADDPS       X0, X2, X2
+	VSHUFPS      $0xdd, X2, X4, X0
+	VSHUFPS      $0x88, X2, X4, X4
+	VADDPS       X0, X4, X4
+	VMOVUPS      X4, (AX)
+	ADDQ         $0x10, AX
+	ADDQ         DX, CX
+	DECQ         BX
+	JNZ          key
+	VZEROUPPER
+	RET
+
+// func values4F16AVX2(out *float32, p *float32, v *byte, stride int, n int, dims int, sums *float32)
+// Requires: AVX, F16C, FMA3
+TEXT ·values4F16AVX2(SB), $0-56
+	MOVQ out+0(FP), AX
+	MOVQ v+16(FP), CX
+	MOVQ stride+24(FP), DX
+	MOVQ dims+40(FP), BX
+	MOVQ BX, SI
+	SHLQ $0x02, SI
+	LEAQ (SI)(SI*2), DI
+
+sixteen:
+	VMOVUPS (AX), Y1
+	VMOVUPS 32(AX), Y2
+	VMOVUPS (AX)(SI*1), Y3
+	VMOVUPS 32(AX)(SI*1), Y4
+	VMOVUPS (AX)(SI*2), Y5
+	VMOVUPS 32(AX)(SI*2), Y6
+	VMOVUPS (AX)(DI*1), Y7
+	VMOVUPS 32(AX)(DI*1), Y8
+	MOVQ    p+8(FP), R8
+	MOVQ    n+32(FP), R10
+	MOVQ    CX, R9
+	VXORPS  X0, X0, X0
+
+rows:
+	VCVTPH2PS    (R9), Y9
+	VCVTPH2PS    16(R9), Y10
+	VADDPS       (R8), X0, X0
+	VBROADCASTSS (R8), Y11
+	VFMADD231PS  Y9, Y11, Y1
+	VFMADD231PS  Y10, Y11, Y2
+	VBROADCASTSS 4(R8), Y11
+	VFMADD231PS  Y9, Y11, Y3
+	VFMADD231PS  Y10, Y11, Y4
+	VBROADCASTSS 8(R8), Y11
+	VFMADD231PS  Y9, Y11, Y5
+	VFMADD231PS  Y10, Y11, Y6
+	VBROADCASTSS 12(R8), Y11
+	VFMADD231PS  Y9, Y11, Y7
+	VFMADD231PS  Y10, Y11, Y8
+	ADDQ         $0x10, R8
+	ADDQ         DX, R9
+	DECQ         R10
+	JNZ          rows
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, (AX)(SI*1)
+	VMOVUPS      Y4, 32(AX)(SI*1)
+	VMOVUPS      Y5, (AX)(SI*2)
+	VMOVUPS      Y6, 32(AX)(SI*2)
+	VMOVUPS      Y7, (AX)(DI*1)
+	VMOVUPS      Y8, 32(AX)(DI*1)
+	ADDQ         $0x40, AX
+	ADDQ         $0x20, CX
+	SUBQ         $0x10, BX
+	JNZ          sixteen
+	MOVQ         sums+48(FP), AX
+	VMOVUPS      X0, (AX)
+	VZEROUPPER
+	RET
+
+// func scaleMax4AVX2(p *float32, n int, scale float32, top *float32)
+// Requires: AVX
+TEXT ·scaleMax4AVX2(SB), NOSPLIT, $0-32
+	VBROADCASTSS scale+16(FP), Y0
+	VBROADCASTSS k_minus_inf<>+0(SB), Y1
 	MOVQ         p+0(FP), AX
 	MOVQ         n+8(FP), CX
-	SHRQ         $0x04, CX
+	SHRQ         $0x03, CX
 
 loop:
-	VMULPS        (AX), Z0, Z2
-	VMOVUPS       Z2, (AX)
-	VMAXPS        Z1, Z2, Z1
-	ADDQ          $0x00000040, AX
-	DECQ          CX
-	JNZ           loop
-	VEXTRACTF32X8 $0x01, Z1, Y0
-	VMAXPS        Y0, Y1, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VMAXPS        X1, X0, X1
-	MOVQ          top+24(FP), AX
-	VMOVUPS       X1, (AX)
+	VMULPS       (AX), Y0, Y2
+	VMOVUPS      Y2, (AX)
+	VMAXPS       Y1, Y2, Y1
+	ADDQ         $0x00000020, AX
+	DECQ         CX
+	JNZ          loop
+	VEXTRACTF128 $0x01, Y1, X0
+	VMAXPS       X0, X1, X0
+	MOVQ         top+24(FP), AX
+	VMOVUPS      X0, (AX)
 	VZEROUPPER
 	RET
 
@@ -523,51 +785,51 @@ DATA k_minus_inf<>+16(SB)/8, $0xff800000ff800000
 DATA k_minus_inf<>+24(SB)/8, $0xff800000ff800000
 GLOBL k_minus_inf<>(SB), RODATA|NOPTR, $32
 
-// func expSub4AVX512(p *float32, n int, top *float32)
-// Requires: AVX, AVX512F
-TEXT ·expSub4AVX512(SB), NOSPLIT, $0-24
-	MOVQ            top+16(FP), AX
-	VBROADCASTF32X4 (AX), Z0
-	MOVQ            p+0(FP), AX
-	MOVQ            n+8(FP), CX
-	SHRQ            $0x04, CX
+// func expSub4AVX2(p *float32, n int, top *float32)
+// Requires: AVX, AVX2
+TEXT ·expSub4AVX2(SB), NOSPLIT, $0-24
+	MOVQ           top+16(FP), AX
+	VBROADCASTF128 (AX), Y0
+	MOVQ           p+0(FP), AX
+	MOVQ           n+8(FP), CX
+	SHRQ           $0x03, CX
 
 loop:
-	VMOVUPS     (AX), Z1
-	VSUBPS      Z0, Z1, Z1
-	VCMPPS.BCST $0x05, k_exp_min<>+0(SB), Z1, K1
-	VCMPPS      $0x03, Z1, Z1, K2
-	VMINPS.BCST k_exp_max<>+0(SB), Z1, Z2
-	VMULPS.BCST k_exp_log2e<>+0(SB), Z2, Z3
-	VADDPS.BCST k_exp_magic<>+0(SB), Z3, Z3
-	VSUBPS.BCST k_exp_magic<>+0(SB), Z3, Z3
-	VMULPS.BCST k_exp_hi<>+0(SB), Z3, Z4
-	VSUBPS      Z4, Z2, Z2
-	VMULPS.BCST k_exp_lo<>+0(SB), Z3, Z4
-	VSUBPS      Z4, Z2, Z2
-	VMULPS.BCST k_exp_c0<>+0(SB), Z2, Z5
-	VADDPS.BCST k_exp_c1<>+0(SB), Z5, Z5
-	VMULPS      Z2, Z5, Z5
-	VADDPS.BCST k_exp_c2<>+0(SB), Z5, Z5
-	VMULPS      Z2, Z5, Z5
-	VADDPS.BCST k_exp_c3<>+0(SB), Z5, Z5
-	VMULPS      Z2, Z5, Z5
-	VADDPS.BCST k_exp_c4<>+0(SB), Z5, Z5
-	VMULPS      Z2, Z5, Z5
-	VADDPS.BCST k_exp_c5<>+0(SB), Z5, Z5
-	VMULPS      Z2, Z2, Z4
-	VMULPS      Z4, Z5, Z5
-	VADDPS      Z2, Z5, Z5
-	VADDPS.BCST k_exp_one<>+0(SB), Z5, Z5
-	VCVTTPS2DQ  Z3, Z3
-	VPSLLD      $0x17, Z3, Z3
-	VPADDD      Z3, Z5, Z5
-	VMOVUPS.Z   Z5, K1, Z2
-	VMOVUPS     Z1, K2, Z2
-	VMOVUPS     Z2, (AX)
-	ADDQ        $0x00000040, AX
-	DECQ        CX
-	JNZ         loop
+	VMOVUPS    (AX), Y1
+	VSUBPS     Y0, Y1, Y1
+	VCMPPS     $0x01, k_exp_min<>+0(SB), Y1, Y2
+	VCMPPS     $0x03, Y1, Y1, Y3
+	VMINPS     k_exp_max<>+0(SB), Y1, Y4
+	VMULPS     k_exp_log2e<>+0(SB), Y4, Y5
+	VADDPS     k_exp_magic<>+0(SB), Y5, Y5
+	VSUBPS     k_exp_magic<>+0(SB), Y5, Y5
+	VMULPS     k_exp_hi<>+0(SB), Y5, Y6
+	VSUBPS     Y6, Y4, Y4
+	VMULPS     k_exp_lo<>+0(SB), Y5, Y6
+	VSUBPS     Y6, Y4, Y4
+	VMULPS     k_exp_c0<>+0(SB), Y4, Y7
+	VADDPS     k_exp_c1<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y7, Y7
+	VADDPS     k_exp_c2<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y7, Y7
+	VADDPS     k_exp_c3<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y7, Y7
+	VADDPS     k_exp_c4<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y7, Y7
+	VADDPS     k_exp_c5<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y4, Y6
+	VMULPS     Y6, Y7, Y7
+	VADDPS     Y4, Y7, Y7
+	VADDPS     k_exp_one<>+0(SB), Y7, Y7
+	VCVTTPS2DQ Y5, Y5
+	VPSLLD     $0x17, Y5, Y5
+	VPADDD     Y5, Y7, Y7
+	VANDNPS    Y7, Y2, Y7
+	VBLENDVPS  Y3, Y1, Y7, Y7
+	VMOVUPS    Y7, (AX)
+	ADDQ       $0x00000020, AX
+	DECQ       CX
+	JNZ        loop
 	VZEROUPPER
 	RET
 
@@ -648,6 +910,506 @@ DATA k_exp_one<>+8(SB)/8, $0x3f8000003f800000
 DATA k_exp_one<>+16(SB)/8, $0x3f8000003f800000
 DATA k_exp_one<>+24(SB)/8, $0x3f8000003f800000
 GLOBL k_exp_one<>(SB), RODATA|NOPTR, $32
+
+// func decodeQ40AVX2(dst *float32, w *byte, blocks int)
+// Requires: AVX, AVX2, F16C
+TEXT ·decodeQ40AVX2(SB), NOSPLIT, $0-24
+	VMOVDQU k_nibble_32<>+0(SB), X0
+	VMOVDQU k_code_8_32<>+0(SB), X1
+	MOVQ    dst+0(FP), AX
+	MOVQ    w+8(FP), CX
+	MOVQ    blocks+16(FP), DX
+
+loop:
+	VPBROADCASTW (CX), X2
+	VCVTPH2PS    X2, X2
+	VBROADCASTSS X2, Y2
+	VMOVDQU      2(CX), X3
+	VPSRLW       $0x04, X3, X4
+	VPAND        X0, X3, X3
+	VPSUBB       X1, X3, X3
+	VPMOVSXBD    X3, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y2, Y5, Y5
+	VMOVUPS      Y5, (AX)
+	VPSRLDQ      $0x08, X3, X3
+	VPMOVSXBD    X3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMOVUPS      Y3, 32(AX)
+	VPAND        X0, X4, X4
+	VPSUBB       X1, X4, X4
+	VPMOVSXBD    X4, Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMOVUPS      Y3, 64(AX)
+	VPSRLDQ      $0x08, X4, X4
+	VPMOVSXBD    X4, Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMOVUPS      Y3, 96(AX)
+	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000012, CX
+	DECQ         DX
+	JNZ          loop
+	VZEROUPPER
+	RET
+
+DATA k_nibble_32<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA k_nibble_32<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA k_nibble_32<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA k_nibble_32<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL k_nibble_32<>(SB), RODATA|NOPTR, $32
+
+DATA k_code_8_32<>+0(SB)/8, $0x0808080808080808
+DATA k_code_8_32<>+8(SB)/8, $0x0808080808080808
+DATA k_code_8_32<>+16(SB)/8, $0x0808080808080808
+DATA k_code_8_32<>+24(SB)/8, $0x0808080808080808
+GLOBL k_code_8_32<>(SB), RODATA|NOPTR, $32
+
+// func scaleMax4AVX512(p *float32, n int, scale float32, top *float32)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·scaleMax4AVX512(SB), NOSPLIT, $0-32
+	VBROADCASTSS scale+16(FP), Z0
+	VBROADCASTSS k_minus_inf<>+0(SB), Z1
+	MOVQ         p+0(FP), AX
+	MOVQ         n+8(FP), CX
+	SHRQ         $0x04, CX
+
+loop:
+	VMULPS        (AX), Z0, Z2
+	VMOVUPS       Z2, (AX)
+	VMAXPS        Z1, Z2, Z1
+	ADDQ          $0x00000040, AX
+	DECQ          CX
+	JNZ           loop
+	VEXTRACTF32X8 $0x01, Z1, Y0
+	VMAXPS        Y0, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VMAXPS        X0, X1, X0
+	MOVQ          top+24(FP), AX
+	VMOVUPS       X0, (AX)
+	VZEROUPPER
+	RET
+
+// func expSub4AVX512(p *float32, n int, top *float32)
+// Requires: AVX, AVX512F
+TEXT ·expSub4AVX512(SB), NOSPLIT, $0-24
+	MOVQ            top+16(FP), AX
+	VBROADCASTF32X4 (AX), Z0
+	MOVQ            p+0(FP), AX
+	MOVQ            n+8(FP), CX
+	SHRQ            $0x04, CX
+
+loop:
+	VMOVUPS     (AX), Z1
+	VSUBPS      Z0, Z1, Z1
+	VCMPPS.BCST $0x05, k_exp_min<>+0(SB), Z1, K1
+	VCMPPS      $0x03, Z1, Z1, K2
+	VMINPS.BCST k_exp_max<>+0(SB), Z1, Z2
+	VMULPS.BCST k_exp_log2e<>+0(SB), Z2, Z3
+	VADDPS.BCST k_exp_magic<>+0(SB), Z3, Z3
+	VSUBPS.BCST k_exp_magic<>+0(SB), Z3, Z3
+	VMULPS.BCST k_exp_hi<>+0(SB), Z3, Z4
+	VSUBPS      Z4, Z2, Z2
+	VMULPS.BCST k_exp_lo<>+0(SB), Z3, Z4
+	VSUBPS      Z4, Z2, Z2
+	VMULPS.BCST k_exp_c0<>+0(SB), Z2, Z5
+	VADDPS.BCST k_exp_c1<>+0(SB), Z5, Z5
+	VMULPS      Z2, Z5, Z5
+	VADDPS.BCST k_exp_c2<>+0(SB), Z5, Z5
+	VMULPS      Z2, Z5, Z5
+	VADDPS.BCST k_exp_c3<>+0(SB), Z5, Z5
+	VMULPS      Z2, Z5, Z5
+	VADDPS.BCST k_exp_c4<>+0(SB), Z5, Z5
+	VMULPS      Z2, Z5, Z5
+	VADDPS.BCST k_exp_c5<>+0(SB), Z5, Z5
+	VMULPS      Z2, Z2, Z4
+	VMULPS      Z4, Z5, Z5
+	VADDPS      Z2, Z5, Z5
+	VADDPS.BCST k_exp_one<>+0(SB), Z5, Z5
+	VCVTTPS2DQ  Z3, Z3
+	VPSLLD      $0x17, Z3, Z3
+	VPADDD      Z3, Z5, Z5
+	VMOVUPS.Z   Z5, K1, Z2
+	VMOVUPS     Z1, K2, Z2
+	VMOVUPS     Z2, (AX)
+	ADDQ        $0x00000040, AX
+	DECQ        CX
+	JNZ         loop
+	VZEROUPPER
+	RET
+
+// func decodeQ40AVX512(dst *float32, w *byte, blocks int)
+// Requires: AVX, AVX2, AVX512F, F16C
+TEXT ·decodeQ40AVX512(SB), NOSPLIT, $0-24
+	VMOVDQU k_nibble_32<>+0(SB), X0
+	VMOVDQU k_code_8_32<>+0(SB), X1
+	MOVQ    dst+0(FP), AX
+	MOVQ    w+8(FP), CX
+	MOVQ    blocks+16(FP), DX
+
+loop:
+	VPBROADCASTW (CX), X2
+	VCVTPH2PS    X2, X2
+	VBROADCASTSS X2, Z2
+	VMOVDQU      2(CX), X3
+	VPSRLW       $0x04, X3, X4
+	VPAND        X0, X3, X3
+	VPSUBB       X1, X3, X3
+	VPMOVSXBD    X3, Z3
+	VCVTDQ2PS    Z3, Z3
+	VMULPS       Z2, Z3, Z3
+	VMOVUPS      Z3, (AX)
+	VPAND        X0, X4, X4
+	VPSUBB       X1, X4, X4
+	VPMOVSXBD    X4, Z3
+	VCVTDQ2PS    Z3, Z3
+	VMULPS       Z2, Z3, Z3
+	VMOVUPS      Z3, 64(AX)
+	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000012, CX
+	DECQ         DX
+	JNZ          loop
+	VZEROUPPER
+	RET
+
+// func decodeQ80AVX512(dst *float32, w *byte, blocks int)
+// Requires: AVX, AVX2, AVX512F, F16C
+TEXT ·decodeQ80AVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ blocks+16(FP), DX
+
+loop:
+	VPBROADCASTW (CX), X0
+	VCVTPH2PS    X0, X0
+	VBROADCASTSS X0, Z0
+	VPMOVSXBD    2(CX), Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, (AX)
+	VPMOVSXBD    18(CX), Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, 64(AX)
+	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000022, CX
+	DECQ         DX
+	JNZ          loop
+	VZEROUPPER
+	RET
+
+// func encodeQ80AVX2(dst *byte, x *float32, blocks int)
+// Requires: AVX, AVX2, CMOV, F16C
+TEXT ·encodeQ80AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ x+8(FP), CX
+	MOVQ blocks+16(FP), DX
+
+loop:
+	VMOVUPS      k_float_magnitude<>+0(SB), Y0
+	VPAND        (CX), Y0, Y1
+	VPAND        32(CX), Y0, Y2
+	VPMAXUD      Y2, Y1, Y1
+	VPAND        64(CX), Y0, Y2
+	VPMAXUD      Y2, Y1, Y1
+	VPAND        96(CX), Y0, Y2
+	VPMAXUD      Y2, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X2
+	VPMAXUD      X2, X1, X2
+	VPSHUFD      $0x4e, X2, X1
+	VPMAXUD      X1, X2, X2
+	VPSHUFD      $0xb1, X2, X1
+	VPMAXUD      X1, X2, X2
+	VDIVSS       k_kv_127<>+0(SB), X2, X2
+	VCVTPS2PH    $0x00, X2, X2
+	VPEXTRW      $0x00, X2, BX
+	MOVL         BX, SI
+	ANDL         $0x00007fff, SI
+	MOVL         $0x00007e00, DI
+	CMPL         SI, $0x00007c00
+	CMOVLCC      DI, BX
+	MOVW         BX, (AX)
+	VMOVD        BX, X2
+	VCVTPH2PS    X2, X2
+	VBROADCASTSS X2, Y1
+	VXORPS       Y2, Y2, Y2
+	VCMPPS       $0x0c, Y2, Y1, Y2
+	VMOVUPS      k_kv_half<>+0(SB), Y3
+	VMOVUPS      k_exp_one<>+0(SB), Y4
+	VMOVUPS      k_float_sign<>+0(SB), Y5
+	VMOVUPS      (CX), Y7
+	VDIVPS       Y1, Y7, Y7
+	VROUNDPS     $0x03, Y7, Y6
+	VSUBPS       Y6, Y7, Y8
+	VPAND        Y0, Y8, Y8
+	VCMPPS       $0x02, Y8, Y3, Y8
+	VPAND        Y4, Y8, Y8
+	VPAND        Y5, Y7, Y7
+	VPOR         Y7, Y8, Y8
+	VADDPS       Y8, Y6, Y6
+	VMAXPS       k_kv_loq80<>+0(SB), Y6, Y6
+	VMINPS       k_kv_hiq80<>+0(SB), Y6, Y6
+	VCVTTPS2DQ   Y6, Y6
+	VPAND        Y2, Y6, Y6
+	VMOVUPS      32(CX), Y8
+	VDIVPS       Y1, Y8, Y8
+	VROUNDPS     $0x03, Y8, Y7
+	VSUBPS       Y7, Y8, Y9
+	VPAND        Y0, Y9, Y9
+	VCMPPS       $0x02, Y9, Y3, Y9
+	VPAND        Y4, Y9, Y9
+	VPAND        Y5, Y8, Y8
+	VPOR         Y8, Y9, Y9
+	VADDPS       Y9, Y7, Y7
+	VMAXPS       k_kv_loq80<>+0(SB), Y7, Y7
+	VMINPS       k_kv_hiq80<>+0(SB), Y7, Y7
+	VCVTTPS2DQ   Y7, Y7
+	VPAND        Y2, Y7, Y7
+	VMOVUPS      64(CX), Y9
+	VDIVPS       Y1, Y9, Y9
+	VROUNDPS     $0x03, Y9, Y8
+	VSUBPS       Y8, Y9, Y10
+	VPAND        Y0, Y10, Y10
+	VCMPPS       $0x02, Y10, Y3, Y10
+	VPAND        Y4, Y10, Y10
+	VPAND        Y5, Y9, Y9
+	VPOR         Y9, Y10, Y10
+	VADDPS       Y10, Y8, Y8
+	VMAXPS       k_kv_loq80<>+0(SB), Y8, Y8
+	VMINPS       k_kv_hiq80<>+0(SB), Y8, Y8
+	VCVTTPS2DQ   Y8, Y8
+	VPAND        Y2, Y8, Y8
+	VMOVUPS      96(CX), Y9
+	VDIVPS       Y1, Y9, Y9
+	VROUNDPS     $0x03, Y9, Y1
+	VSUBPS       Y1, Y9, Y10
+	VPAND        Y0, Y10, Y10
+	VCMPPS       $0x02, Y10, Y3, Y10
+	VPAND        Y4, Y10, Y10
+	VPAND        Y5, Y9, Y0
+	VPOR         Y0, Y10, Y10
+	VADDPS       Y10, Y1, Y1
+	VMAXPS       k_kv_loq80<>+0(SB), Y1, Y1
+	VMINPS       k_kv_hiq80<>+0(SB), Y1, Y1
+	VCVTTPS2DQ   Y1, Y1
+	VPAND        Y2, Y1, Y1
+	VPACKSSDW    Y7, Y6, Y6
+	VPACKSSDW    Y1, Y8, Y8
+	VPACKSSWB    Y8, Y6, Y6
+	VMOVUPS      k_pack_order<>+0(SB), Y0
+	VPERMD       Y6, Y0, Y6
+	VMOVDQU      Y6, 2(AX)
+	ADDQ         $0x00000022, AX
+	ADDQ         $0x00000080, CX
+	DECQ         DX
+	JNZ          loop
+	VZEROUPPER
+	RET
+
+DATA k_float_magnitude<>+0(SB)/8, $0x7fffffff7fffffff
+DATA k_float_magnitude<>+8(SB)/8, $0x7fffffff7fffffff
+DATA k_float_magnitude<>+16(SB)/8, $0x7fffffff7fffffff
+DATA k_float_magnitude<>+24(SB)/8, $0x7fffffff7fffffff
+GLOBL k_float_magnitude<>(SB), RODATA|NOPTR, $32
+
+DATA k_kv_127<>+0(SB)/8, $0x42fe000042fe0000
+DATA k_kv_127<>+8(SB)/8, $0x42fe000042fe0000
+DATA k_kv_127<>+16(SB)/8, $0x42fe000042fe0000
+DATA k_kv_127<>+24(SB)/8, $0x42fe000042fe0000
+GLOBL k_kv_127<>(SB), RODATA|NOPTR, $32
+
+DATA k_kv_half<>+0(SB)/8, $0x3f0000003f000000
+DATA k_kv_half<>+8(SB)/8, $0x3f0000003f000000
+DATA k_kv_half<>+16(SB)/8, $0x3f0000003f000000
+DATA k_kv_half<>+24(SB)/8, $0x3f0000003f000000
+GLOBL k_kv_half<>(SB), RODATA|NOPTR, $32
+
+DATA k_float_sign<>+0(SB)/8, $0x8000000080000000
+DATA k_float_sign<>+8(SB)/8, $0x8000000080000000
+DATA k_float_sign<>+16(SB)/8, $0x8000000080000000
+DATA k_float_sign<>+24(SB)/8, $0x8000000080000000
+GLOBL k_float_sign<>(SB), RODATA|NOPTR, $32
+
+DATA k_kv_loq80<>+0(SB)/8, $0xc2fe0000c2fe0000
+DATA k_kv_loq80<>+8(SB)/8, $0xc2fe0000c2fe0000
+DATA k_kv_loq80<>+16(SB)/8, $0xc2fe0000c2fe0000
+DATA k_kv_loq80<>+24(SB)/8, $0xc2fe0000c2fe0000
+GLOBL k_kv_loq80<>(SB), RODATA|NOPTR, $32
+
+DATA k_kv_hiq80<>+0(SB)/8, $0x42fe000042fe0000
+DATA k_kv_hiq80<>+8(SB)/8, $0x42fe000042fe0000
+DATA k_kv_hiq80<>+16(SB)/8, $0x42fe000042fe0000
+DATA k_kv_hiq80<>+24(SB)/8, $0x42fe000042fe0000
+GLOBL k_kv_hiq80<>(SB), RODATA|NOPTR, $32
+
+DATA k_pack_order<>+0(SB)/8, $0x0000000400000000
+DATA k_pack_order<>+8(SB)/8, $0x0000000500000001
+DATA k_pack_order<>+16(SB)/8, $0x0000000600000002
+DATA k_pack_order<>+24(SB)/8, $0x0000000700000003
+GLOBL k_pack_order<>(SB), RODATA|NOPTR, $32
+
+// func encodeQ40AVX2(dst *byte, x *float32, blocks int)
+// Requires: AVX, AVX2, CMOV, F16C
+TEXT ·encodeQ40AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ x+8(FP), CX
+	MOVQ blocks+16(FP), DX
+
+loop:
+	VMOVUPS      k_float_magnitude<>+0(SB), Y0
+	VPAND        (CX), Y0, Y1
+	VPAND        32(CX), Y0, Y2
+	VPMAXUD      Y2, Y1, Y1
+	VPAND        64(CX), Y0, Y2
+	VPMAXUD      Y2, Y1, Y1
+	VPAND        96(CX), Y0, Y2
+	VPMAXUD      Y2, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X2
+	VPMAXUD      X2, X1, X2
+	VPSHUFD      $0x4e, X2, X1
+	VPMAXUD      X1, X2, X2
+	VPSHUFD      $0xb1, X2, X1
+	VPMAXUD      X1, X2, X2
+	VPBROADCASTD X2, Y1
+	VPAND        (CX), Y0, Y3
+	VPCMPEQD     Y1, Y3, Y3
+	VMOVMSKPS    Y3, BX
+	VPAND        32(CX), Y0, Y3
+	VPCMPEQD     Y1, Y3, Y3
+	VMOVMSKPS    Y3, SI
+	SHLL         $0x08, SI
+	ORL          SI, BX
+	VPAND        64(CX), Y0, Y3
+	VPCMPEQD     Y1, Y3, Y3
+	VMOVMSKPS    Y3, SI
+	SHLL         $0x10, SI
+	ORL          SI, BX
+	VPAND        96(CX), Y0, Y3
+	VPCMPEQD     Y1, Y3, Y3
+	VMOVMSKPS    Y3, SI
+	SHLL         $0x18, SI
+	ORL          SI, BX
+	BSFL         BX, BX
+	MOVL         (CX)(BX*4), BX
+	VMOVD        X2, SI
+	TESTL        SI, SI
+	CMOVLEQ      SI, BX
+	VMOVD        BX, X2
+	VDIVSS       k_kv_minus8<>+0(SB), X2, X2
+	VCVTPS2PH    $0x00, X2, X2
+	VPEXTRW      $0x00, X2, BX
+	MOVL         BX, SI
+	ANDL         $0x00007fff, SI
+	MOVL         $0x00007e00, DI
+	CMPL         SI, $0x00007c00
+	CMOVLCC      DI, BX
+	MOVW         BX, (AX)
+	VMOVD        BX, X2
+	VCVTPH2PS    X2, X2
+	VBROADCASTSS X2, Y2
+	VXORPS       Y3, Y3, Y3
+	VCMPPS       $0x0c, Y3, Y2, Y3
+	VMOVUPS      k_kv_half<>+0(SB), Y4
+	VMOVUPS      k_exp_one<>+0(SB), Y5
+	VMOVUPS      k_float_sign<>+0(SB), Y6
+	VMOVUPS      (CX), Y7
+	VDIVPS       Y2, Y7, Y7
+	VROUNDPS     $0x03, Y7, Y1
+	VSUBPS       Y1, Y7, Y8
+	VPAND        Y0, Y8, Y8
+	VCMPPS       $0x02, Y8, Y4, Y8
+	VPAND        Y5, Y8, Y8
+	VPAND        Y6, Y7, Y7
+	VPOR         Y7, Y8, Y8
+	VADDPS       Y8, Y1, Y1
+	VMAXPS       k_kv_loq40<>+0(SB), Y1, Y1
+	VMINPS       k_kv_hiq40<>+0(SB), Y1, Y1
+	VCVTTPS2DQ   Y1, Y1
+	VPAND        Y3, Y1, Y1
+	VMOVUPS      32(CX), Y8
+	VDIVPS       Y2, Y8, Y8
+	VROUNDPS     $0x03, Y8, Y7
+	VSUBPS       Y7, Y8, Y9
+	VPAND        Y0, Y9, Y9
+	VCMPPS       $0x02, Y9, Y4, Y9
+	VPAND        Y5, Y9, Y9
+	VPAND        Y6, Y8, Y8
+	VPOR         Y8, Y9, Y9
+	VADDPS       Y9, Y7, Y7
+	VMAXPS       k_kv_loq40<>+0(SB), Y7, Y7
+	VMINPS       k_kv_hiq40<>+0(SB), Y7, Y7
+	VCVTTPS2DQ   Y7, Y7
+	VPAND        Y3, Y7, Y7
+	VMOVUPS      64(CX), Y9
+	VDIVPS       Y2, Y9, Y9
+	VROUNDPS     $0x03, Y9, Y8
+	VSUBPS       Y8, Y9, Y10
+	VPAND        Y0, Y10, Y10
+	VCMPPS       $0x02, Y10, Y4, Y10
+	VPAND        Y5, Y10, Y10
+	VPAND        Y6, Y9, Y9
+	VPOR         Y9, Y10, Y10
+	VADDPS       Y10, Y8, Y8
+	VMAXPS       k_kv_loq40<>+0(SB), Y8, Y8
+	VMINPS       k_kv_hiq40<>+0(SB), Y8, Y8
+	VCVTTPS2DQ   Y8, Y8
+	VPAND        Y3, Y8, Y8
+	VMOVUPS      96(CX), Y9
+	VDIVPS       Y2, Y9, Y9
+	VROUNDPS     $0x03, Y9, Y2
+	VSUBPS       Y2, Y9, Y10
+	VPAND        Y0, Y10, Y10
+	VCMPPS       $0x02, Y10, Y4, Y10
+	VPAND        Y5, Y10, Y10
+	VPAND        Y6, Y9, Y0
+	VPOR         Y0, Y10, Y10
+	VADDPS       Y10, Y2, Y2
+	VMAXPS       k_kv_loq40<>+0(SB), Y2, Y2
+	VMINPS       k_kv_hiq40<>+0(SB), Y2, Y2
+	VCVTTPS2DQ   Y2, Y2
+	VPAND        Y3, Y2, Y2
+	VPACKSSDW    Y7, Y1, Y1
+	VPACKSSDW    Y2, Y8, Y8
+	VPACKSSWB    Y8, Y1, Y1
+	VMOVUPS      k_pack_order<>+0(SB), Y0
+	VPERMD       Y1, Y0, Y1
+	VPADDB       k_kv_eights<>+0(SB), Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X2
+	VPSLLW       $0x04, X2, X2
+	VPOR         X2, X1, X2
+	VMOVDQU      X2, 2(AX)
+	ADDQ         $0x00000012, AX
+	ADDQ         $0x00000080, CX
+	DECQ         DX
+	JNZ          loop
+	VZEROUPPER
+	RET
+
+DATA k_kv_minus8<>+0(SB)/8, $0xc1000000c1000000
+DATA k_kv_minus8<>+8(SB)/8, $0xc1000000c1000000
+DATA k_kv_minus8<>+16(SB)/8, $0xc1000000c1000000
+DATA k_kv_minus8<>+24(SB)/8, $0xc1000000c1000000
+GLOBL k_kv_minus8<>(SB), RODATA|NOPTR, $32
+
+DATA k_kv_loq40<>+0(SB)/8, $0xc1000000c1000000
+DATA k_kv_loq40<>+8(SB)/8, $0xc1000000c1000000
+DATA k_kv_loq40<>+16(SB)/8, $0xc1000000c1000000
+DATA k_kv_loq40<>+24(SB)/8, $0xc1000000c1000000
+GLOBL k_kv_loq40<>(SB), RODATA|NOPTR, $32
+
+DATA k_kv_hiq40<>+0(SB)/8, $0x40e0000040e00000
+DATA k_kv_hiq40<>+8(SB)/8, $0x40e0000040e00000
+DATA k_kv_hiq40<>+16(SB)/8, $0x40e0000040e00000
+DATA k_kv_hiq40<>+24(SB)/8, $0x40e0000040e00000
+GLOBL k_kv_hiq40<>(SB), RODATA|NOPTR, $32
+
+DATA k_kv_eights<>+0(SB)/8, $0x0808080808080808
+DATA k_kv_eights<>+8(SB)/8, $0x0808080808080808
+DATA k_kv_eights<>+16(SB)/8, $0x0808080808080808
+DATA k_kv_eights<>+24(SB)/8, $0x0808080808080808
+GLOBL k_kv_eights<>(SB), RODATA|NOPTR, $32
 
 // func ropeAVX2(lo *float32, hi *float32, cos *float32, sin *float32, n int)
 // Requires: AVX

@@ -2,71 +2,50 @@
 
 package kernels
 
-import (
-	"terrace/compute"
-	"terrace/internal/fmath"
-)
+import "terrace/compute"
 
-func init() { attendHeads4[LevelAVX512] = attendHeadsAVX512 }
-
-// attendHeadsAVX512 is the attention of four heads over one reading of the keys and values. Scores lie key by key, the four
-// heads side by side.
-func attendHeadsAVX512(m *attention, s *Scratch) bool {
-	kd, vd := len(m.q)/headsAtOnce, len(m.out)/headsAtOnce
-	if kd%16 != 0 || vd%16 != 0 {
-		return false
-	}
-	// A call with fewer than four keys writes some places behind the last key.
-	s.scores = grow(s.scores, headsAtOnce*(attendBlock+headsAtOnce))
-	p := s.scores
-	clear(m.out)
-	var f [headsAtOnce]fold
-	var top, sums [headsAtOnce]float32
-	for i := 0; i < m.n; {
-		nb := m.blockEnd(i)
-		if nb >= 4 {
-			m.scores4(p, i, m.kstride, nb/4)
-			if nb%4 != 0 {
-				m.scores4(p[headsAtOnce*(nb-4):], i+nb-4, m.kstride, 1)
-			}
-		} else {
-			for j := range nb { // each as four times itself; the next ones overwrite the copies
-				m.scores4(p[headsAtOnce*j:], i+j, 0, 1)
-			}
-		}
-		whole := (nb + 3) &^ 3
-		for j := nb; j < whole; j++ {
-			copy(p[headsAtOnce*j:headsAtOnce*(j+1)], p[:headsAtOnce]) // keeps the largest
-		}
-		scaleMax4AVX512(&p[0], headsAtOnce*whole, m.scale, &top[0])
-		for h := range f {
-			if factor := f[h].next(top[h]); factor != 1 {
-				scaleAVX2(&m.out[h*vd], vd, factor)
-			}
-			top[h] = f[h].max
-		}
-		expSub4AVX512(&p[0], headsAtOnce*whole, &top[0])
-		if v := &m.v[i*m.vstride]; m.vt == compute.KVF32 {
-			values4F32AVX512(&m.out[0], &p[0], v, m.vstride, nb, vd, &sums[0])
-		} else {
-			values4F16AVX512(&m.out[0], &p[0], v, m.vstride, nb, vd, &sums[0])
-		}
-		for h := range f {
-			f[h].sum += sums[h]
-		}
-		i += nb
-	}
-	for h := range f {
-		scaleAVX2(&m.out[h*vd], vd, fmath.Recip(f[h].sum))
-	}
-	return true
+var attendAVX2 = attendKernels{
+	scores:   [2]floatKernel{compute.KVF16: f16RowsAVX2, compute.KVF32: f32RowsAVX2},
+	values:   [2]valueKernel{compute.KVF16: valuesF16AVX2, compute.KVF32: valuesF32AVX2},
+	scaleMax: scaleMaxAVX2,
+	expSub:   expSubAVX2,
+	scale:    scaleAVX2,
+	decode:   [compute.KVTypes]func(dst *float32, w *byte, blocks int){compute.KVQ8_0: decodeQ80AVX2, compute.KVQ4_0: decodeQ40AVX2},
+	four: &fourHeads{
+		scores:   [2]func(p *float32, k *byte, stride int, q *float32, n, groups int){compute.KVF16: scores4F16AVX2, compute.KVF32: scores4F32AVX2},
+		values:   [2]func(out, p *float32, v *byte, stride, n, dims int, sums *float32){compute.KVF16: values4F16AVX2, compute.KVF32: values4F32AVX2},
+		scaleMax: scaleMax4AVX2,
+		expSub:   expSub4AVX2,
+	},
 }
 
-// scores4 sets p to the products of the four queries with groups of four keys, the first of them key i.
-func (m *attention) scores4(p []float32, i, stride, groups int) {
-	if k := &m.k[i*m.kstride]; m.kt == compute.KVF32 {
-		scores4F32AVX512(&p[0], k, stride, &m.q[0], len(m.q)/headsAtOnce, groups)
-	} else {
-		scores4F16AVX512(&p[0], k, stride, &m.q[0], len(m.q)/headsAtOnce, groups)
+var attendAVX512 = attendKernels{
+	scores:   [2]floatKernel{compute.KVF16: f16RowsAVX512, compute.KVF32: f32RowsAVX512},
+	values:   [2]valueKernel{compute.KVF16: valuesF16AVX512, compute.KVF32: valuesF32AVX512},
+	scaleMax: scaleMaxAVX2,
+	expSub:   expSubAVX2,
+	scale:    scaleAVX2,
+	decode:   [compute.KVTypes]func(dst *float32, w *byte, blocks int){compute.KVQ8_0: decodeQ80AVX512, compute.KVQ4_0: decodeQ40AVX512},
+	four: &fourHeads{
+		scores:   [2]func(p *float32, k *byte, stride int, q *float32, n, groups int){compute.KVF16: scores4F16AVX512, compute.KVF32: scores4F32AVX512},
+		values:   [2]func(out, p *float32, v *byte, stride, n, dims int, sums *float32){compute.KVF16: values4F16AVX512, compute.KVF32: values4F32AVX512},
+		scaleMax: scaleMax4AVX512,
+		expSub:   expSub4AVX512,
+	},
+}
+
+func kvQ8Vector(dst []byte, x []float32) {
+	for len(x) > 0 {
+		n := min(len(x), callElems)
+		encodeQ80AVX2(&dst[0], &x[0], n/32)
+		dst, x = dst[n/32*blockQ8:], x[n:]
+	}
+}
+
+func kvQ4Vector(dst []byte, x []float32) {
+	for len(x) > 0 {
+		n := min(len(x), callElems)
+		encodeQ40AVX2(&dst[0], &x[0], n/32)
+		dst, x = dst[n/32*blockQ4:], x[n:]
 	}
 }

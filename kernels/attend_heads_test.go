@@ -28,7 +28,7 @@ func TestAttendHeads(t *testing.T) {
 						continue
 					}
 					first := []int{0, 1, 30, 63, 100}[rng.IntN(5)]
-					kt, vt := compute.KVType(rng.IntN(2)), compute.KVType(rng.IntN(2))
+					kt, vt := anyKV(rng, shape.kd), anyKV(rng, shape.vd)
 					c := newGroup(rng, []float64{0.1, 1, 4, 30}[rng.IntN(4)], kt, vt, shape.kd, shape.vd, first, n, heads)
 					if rng.IntN(8) == 0 {
 						c.q[rng.IntN(len(c.q))] = float32(math.NaN())
@@ -81,25 +81,27 @@ func TestRopeLevels(t *testing.T) {
 
 func BenchmarkAttendHeads(b *testing.B) {
 	rng := rand.New(rand.NewPCG(5, 5))
-	for _, dim := range []int{64, 128} {
-		c := newGroup(rng, 1, compute.KVF16, compute.KVF16, dim, dim, 0, 256, 4)
-		out := make([]float32, 4*c.vd)
-		var s Scratch
-		flops := float64(4 * c.n * 2 * (c.kd + c.vd))
-		rate := func(b *testing.B) { b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s") }
-		b.Run(fmt.Sprintf("together %d", dim), func(b *testing.B) {
-			for b.Loop() {
-				AttendHeads(out, c.q, 4, c.kt, c.vt, c.k, c.v, c.kstride, c.vstride, 0, c.n, c.scale, &s)
-			}
-			rate(b)
-		})
-		b.Run(fmt.Sprintf("one by one %d", dim), func(b *testing.B) {
-			for b.Loop() {
-				for h := range 4 {
-					Attend(out[h*c.vd:(h+1)*c.vd], c.q[h*c.kd:(h+1)*c.kd], c.kt, c.vt, c.k, c.v, c.kstride, c.vstride, 0, c.n, c.scale, &s)
+	const heads = 8
+	for l := LevelAVX2; l <= best(); l++ {
+		for kt := range compute.KVType(compute.KVTypes) {
+			for _, n := range []int{256, 16384} { // in the cache, and not
+				c := newGroup(rng, 1, kt, kt, 128, 128, 0, n, heads)
+				c.kstride, c.vstride = kt.RowBytes(128), kt.RowBytes(128)
+				out := make([]float32, heads*c.vd)
+				var s Scratch
+				flops := float64(heads * c.n * 2 * (c.kd + c.vd))
+				for _, at := range []int{heads, 4, 1} {
+					b.Run(fmt.Sprintf("%s/%s/%d/%d at once", l, kt, n, at), func(b *testing.B) {
+						defer SetLevel(l)()
+						for b.Loop() {
+							for h := 0; h < heads; h += at {
+								AttendHeads(out[h*c.vd:(h+at)*c.vd], c.q[h*c.kd:(h+at)*c.kd], at, c.kt, c.vt, c.k, c.v, c.kstride, c.vstride, 0, c.n, c.scale, &s)
+							}
+						}
+						b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+					})
 				}
 			}
-			rate(b)
-		})
+		}
 	}
 }

@@ -105,12 +105,12 @@ func BenchmarkElementwise(b *testing.B) {
 
 func BenchmarkAttend(b *testing.B) {
 	rng := rand.New(rand.NewPCG(5, 5))
-	for _, kt := range []compute.KVType{compute.KVF16, compute.KVF32} {
+	for kt := range compute.KVType(compute.KVTypes) {
 		c := newAttn(rng, 1, kt, kt, 128, 128, 0, 4096)
 		out := make([]float32, c.vd)
 		var s Scratch
 		b.Run(kt.String(), func(b *testing.B) {
-			b.SetBytes(int64(c.n*(c.kd+c.vd)) * kt.Size())
+			b.SetBytes(int64(c.n * kt.RowBytes(c.kd+c.vd)))
 			for b.Loop() {
 				Attend(out, c.q, kt, kt, c.k, c.v, c.kstride, c.vstride, 0, c.n, c.scale, &s)
 			}

@@ -46,6 +46,8 @@ type level struct {
 	quant32   func(q []int8, d []float32, sums []int16, x []float32)
 	quant256  func(q []int8, d []float32, sums []int16, x []float32)
 	toHalf    func(dst []byte, src []float32)
+	kvQ8      func(dst []byte, x []float32)
+	kvQ4      func(dst []byte, x []float32)
 	rmsNorm   func(dst, x, w []float32, eps float32)
 	siluMul   func(dst, gate, up []float32)
 	addScaled func(dst, x []float32, w float32)
@@ -61,6 +63,8 @@ var generic = level{
 	quant32:   quant32Generic,
 	quant256:  quant256Generic,
 	toHalf:    toHalfGeneric,
+	kvQ8:      kvQ8Generic,
+	kvQ4:      kvQ4Generic,
 	rmsNorm:   rmsNormGeneric,
 	siluMul:   siluMulGeneric,
 	addScaled: addScaledGeneric,

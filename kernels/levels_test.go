@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -331,18 +330,21 @@ func TestElementwiseLevels(t *testing.T) {
 
 // kvBytes stores rows of x as a KV cache of type kt at distance stride.
 func kvBytes(kt compute.KVType, x []float32, dim, stride int) []byte {
+	defer SetLevel(LevelGeneric)()
 	rows := len(x) / dim
 	b := make([]byte, rows*stride)
 	for r := range rows {
-		for i, v := range x[r*dim : (r+1)*dim] {
-			if kt == compute.KVF16 {
-				binary.LittleEndian.PutUint16(b[r*stride+2*i:], quant.F32ToF16(v))
-			} else {
-				binary.LittleEndian.PutUint32(b[r*stride+4*i:], math.Float32bits(v))
-			}
-		}
+		EncodeKV(kt, b[r*stride:][:kt.RowBytes(dim)], x[r*dim:(r+1)*dim])
 	}
 	return b
+}
+
+// anyKV draws a type that can store heads of dim elements.
+func anyKV(rng *rand.Rand, dim int) compute.KVType {
+	if dim%32 != 0 {
+		return compute.KVType(rng.IntN(2))
+	}
+	return compute.KVType(rng.IntN(compute.KVTypes))
 }
 
 // attnCase is one attention with random contents.
@@ -357,15 +359,20 @@ type attnCase struct {
 
 func newAttn(rng *rand.Rand, mag float64, kt, vt compute.KVType, kd, vd, first, n int) attnCase {
 	c := attnCase{kt: kt, vt: vt, kd: kd, vd: vd, first: first, n: n, scale: float32(1 / math.Sqrt(float64(kd)))}
-	c.kstride, c.vstride = (kd+rng.IntN(9))*4, (vd+rng.IntN(9))*4
+	c.kstride, c.vstride = kt.RowBytes(kd), vt.RowBytes(vd)
+	if rng.IntN(2) == 0 {
+		c.kstride, c.vstride = c.kstride+4*rng.IntN(9), c.vstride+2*rng.IntN(9)
+	}
 	c.q, c.kf, c.vf = randomFloats(rng, kd, mag), randomFloats(rng, kd*n, mag), randomFloats(rng, vd*n, 1)
 	c.k, c.v = kvBytes(kt, c.kf, kd, c.kstride), kvBytes(vt, c.vf, vd, c.vstride)
 	return c
 }
 
+// run is the attention of all heads in q.
 func (c *attnCase) run(s *Scratch) []float32 {
-	out := make([]float32, c.vd)
-	Attend(out, c.q, c.kt, c.vt, c.k, c.v, c.kstride, c.vstride, c.first, c.n, c.scale, s)
+	heads := len(c.q) / c.kd
+	out := make([]float32, heads*c.vd)
+	AttendHeads(out, c.q, heads, c.kt, c.vt, c.k, c.v, c.kstride, c.vstride, c.first, c.n, c.scale, s)
 	return out
 }
 
@@ -381,7 +388,7 @@ func TestAttendLevels(t *testing.T) {
 					if raceOn && (first != 30 || n%5 != 0) {
 						continue
 					}
-					kt, vt := compute.KVType(rng.IntN(2)), compute.KVType(rng.IntN(2))
+					kt, vt := anyKV(rng, shape.kd), anyKV(rng, shape.vd)
 					c := newAttn(rng, []float64{0.1, 1, 4, 30}[rng.IntN(4)], kt, vt, shape.kd, shape.vd, first, n)
 					restore := SetLevel(LevelGeneric)
 					want := c.run(&s)
@@ -399,7 +406,10 @@ func TestAttend(t *testing.T) {
 	var s Scratch
 	for _, shape := range attnShapes {
 		for _, n := range []int{1, 5, 64, 65, 200} {
-			for _, kt := range []compute.KVType{compute.KVF16, compute.KVF32} {
+			for kt := range compute.KVType(compute.KVTypes) {
+				if shape.kd%kt.Block() != 0 || shape.vd%kt.Block() != 0 {
+					continue
+				}
 				c := newAttn(rng, 1, kt, kt, shape.kd, shape.vd, rng.IntN(100), n)
 				key, val := make([]float32, shape.kd), make([]float32, shape.vd)
 				score, sum, top := make([]float64, n), 0.0, math.Inf(-1)

@@ -21,6 +21,7 @@ type Scratch struct {
 	tail    [4]float32 // results of which one counts
 	product product    // the call at work; here, because what a function value is given would be allocated
 	attn    attention
+	heads   headScratch
 	gemm    gemmScratch
 }
 

@@ -37,16 +37,30 @@ func TestMemoryEnds(t *testing.T) {
 				})
 			}
 			t.Run("attention", func(t *testing.T) {
+				defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 				rng := rand.New(rand.NewPCG(32, 33))
-				for _, kt := range []compute.KVType{compute.KVF16, compute.KVF32} {
-					c := newAttn(rng, 1, kt, kt, 20, 20, 3, 75)
-					want := c.run(new(Scratch))
-					size := int(kt.Size())
-					k, v := guardedBytes(t, 74*c.kstride+20*size), guardedBytes(t, 74*c.vstride+20*size)
-					copy(k, c.k)
-					copy(v, c.v)
-					c.k, c.v = k, v
-					compareBits(t, "attention", c.run(new(Scratch)), want)
+				for kt := range compute.KVType(compute.KVTypes) {
+					dim := 20
+					if kt.Block() > 1 {
+						dim = 96
+					}
+					for _, heads := range []int{1, 4, 5} {
+						c := newGroup(rng, 1, kt, kt, dim, dim, 3, 75, heads)
+						want := c.run(new(Scratch))
+						n := kt.RowBytes(dim)
+						k, v := guardedBytes(t, 74*c.kstride+n), guardedBytes(t, 74*c.vstride+n)
+						copy(k, c.k)
+						copy(v, c.v)
+						c.k, c.v = k, v
+						compareBits(t, "attention", c.run(new(Scratch)), want)
+						row := guardedBytes(t, n)
+						x := guardedFloats(t, dim)
+						copy(x, c.kf)
+						EncodeKV(kt, row, x)
+						if string(row) != string(c.k[:n]) {
+							t.Errorf("%s: other bytes at the end of memory", kt)
+						}
+					}
 				}
 			})
 		})

@@ -7,9 +7,7 @@ import (
 
 	"github.com/klauspost/cpuid/v2"
 
-	"terrace/compute"
 	"terrace/gguf"
-	"terrace/internal/fmath"
 )
 
 // vector lists the levels above the generic one that this machine and its system can run.
@@ -27,7 +25,7 @@ func vector() []*level {
 var avx2, avx512 level
 
 // bind fills the parts of a level that are the same on all of them.
-func bind(l *level, id Level, f32Rows, f32Cols floatKernel, f16Rows floatKernel, values [2]valueKernel) {
+func bind(l *level, id Level, f32Rows, f32Cols floatKernel, attend *attendKernels) {
 	l.id = id
 	l.superDots, l.runDots = superDotsVector, runDotsVector
 	l.quant32, l.quant256 = quant32Vector, quant256Vector
@@ -40,15 +38,15 @@ func bind(l *level, id Level, f32Rows, f32Cols floatKernel, f16Rows floatKernel,
 	l.dots = func(dst []float32, ld int, w, x []float32, s *Scratch) {
 		dotsVector(f32Rows, f32Cols, dst, ld, w, x, s)
 	}
-	scores := [2]floatKernel{compute.KVF16: f16Rows, compute.KVF32: f32Rows}
-	l.attend = func(m *attention, s *Scratch) { attendVector(m, s, scores[m.kt], values[m.vt]) }
+	l.kvQ8, l.kvQ4 = kvQ8Vector, kvQ4Vector
+	l.attend = attend.run
 }
 
 // bindVector fills the vector levels; the generic one is complete.
 func bindVector() {
 	bindGemm()
-	bind(&avx2, LevelAVX2, f32RowsAVX2, f32ColsAVX2, f16RowsAVX2, [2]valueKernel{compute.KVF16: valuesF16AVX2, compute.KVF32: valuesF32AVX2})
-	bind(&avx512, LevelAVX512, f32RowsAVX512, f32ColsAVX512, f16RowsAVX512, [2]valueKernel{compute.KVF16: valuesF16AVX512, compute.KVF32: valuesF32AVX512})
+	bind(&avx2, LevelAVX2, f32RowsAVX2, f32ColsAVX2, &attendAVX2)
+	bind(&avx512, LevelAVX512, f32RowsAVX512, f32ColsAVX512, &attendAVX512)
 	avx2.tiles = [len(weightTable)]*tiles{
 		gguf.F32:  {rowsF: f32RowsAVX2, colsF: f32ColsAVX2},
 		gguf.F16:  {rowsF: f16RowsAVX2, colsF: f16ColsAVX2},
@@ -169,75 +167,4 @@ func addScaledVector(dst, x []float32, w float32) {
 		dst, x = dst[n:], x[n:]
 	}
 	addScaledGeneric(dst, x, w)
-}
-
-// valueKernel sets out[j] = fma(p[i], v[i][j], out[j]) for rows i < n at distance stride and j < dims, a multiple of 16.
-type valueKernel func(out, p *float32, v *byte, stride, n, dims int)
-
-func attendVector(m *attention, s *Scratch, scores floatKernel, values valueKernel) {
-	s.scores = grow(s.scores, attendBlock)
-	p := (*[attendBlock]float32)(s.scores)
-	clear(m.out)
-	dims := len(m.out) &^ 15
-	var f fold
-	for i := 0; i < m.n; {
-		nb := m.blockEnd(i)
-		key := func(j int) *byte { return &m.k[(i+j)*m.kstride] }
-		switch {
-		case nb >= 4:
-			scores(&p[0], 0, key(0), m.kstride, &m.q[0], len(m.q), nb/4)
-			if nb%4 != 0 {
-				scores(&p[nb-4], 0, key(nb-4), m.kstride, &m.q[0], len(m.q), 1)
-			}
-		default:
-			for j := range nb {
-				scores(&s.tail[0], 0, key(j), 0, &m.q[0], len(m.q), 1)
-				p[j] = s.tail[0]
-			}
-		}
-		whole := (nb + 7) &^ 7
-		for j := nb; j < whole; j++ {
-			p[j] = p[0] // keeps the largest
-		}
-		top := scaleMaxAVX2(&p[0], whole, m.scale)
-		if factor := f.next(top); factor != 1 {
-			if dims > 0 {
-				scaleAVX2(&m.out[0], dims, factor)
-			}
-			for j := dims; j < len(m.out); j++ {
-				m.out[j] = float32(m.out[j] * factor)
-			}
-		}
-		expSubAVX2(&p[0], whole, f.max)
-		sum := float32(0)
-		for _, w := range p[:nb] {
-			sum += w
-		}
-		f.sum += sum
-		if dims > 0 {
-			values(&m.out[0], &p[0], &m.v[i*m.vstride], m.vstride, nb, dims)
-		}
-		if dims < len(m.out) {
-			m.restOfValues(s, p[:nb], i, dims)
-		}
-		i += nb
-	}
-	inv := fmath.Recip(f.sum)
-	if dims > 0 {
-		scaleAVX2(&m.out[0], dims, inv)
-	}
-	for j := dims; j < len(m.out); j++ {
-		m.out[j] = float32(m.out[j] * inv)
-	}
-}
-
-// restOfValues adds the value elements from dims on.
-func (m *attention) restOfValues(s *Scratch, p []float32, first, dims int) {
-	s.row = grow(s.row, len(m.out)-dims)
-	for j, w := range p {
-		widenKV(m.vt, s.row, m.v[(first+j)*m.vstride+dims*int(m.vt.Size()):])
-		for e, x := range s.row {
-			m.out[dims+e] = fmath.Fma(w, x, m.out[dims+e])
-		}
-	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"terrace/compute"
 	"terrace/gguf"
-	"terrace/internal/fmath"
 )
 
 // vector lists the levels above the generic one that this machine can run: one, where it has SDOT.
@@ -37,10 +36,12 @@ func bindVector() {
 		quant32:   quantise32,
 		quant256:  quantise256,
 		toHalf:    toHalf,
+		kvQ8:      kvQ8Generic,
+		kvQ4:      kvQ4Generic,
 		rmsNorm:   rmsNorm,
 		siluMul:   siluMul,
 		addScaled: addScaled,
-		attend:    attend,
+		attend:    attendNEON.run,
 		readLoop:  readLoop,
 	}
 	ropePairs[LevelNEON] = ropeVector
@@ -64,6 +65,15 @@ func bindVector() {
 		gguf.Q6_K:  {rows: q6kRowsNEON, cols: q6kColsNEON},
 		gguf.IQ4XS: {rows: iq4xsRowsNEON, cols: iq4xsColsNEON},
 	}
+}
+
+// attendNEON takes heads one by one and decodes quantised blocks in portable code.
+var attendNEON = attendKernels{
+	scores:   [2]floatKernel{compute.KVF16: f16RowsNEON, compute.KVF32: f32RowsNEON},
+	values:   [2]valueKernel{compute.KVF16: valuesF16NEON, compute.KVF32: valuesF32NEON},
+	scaleMax: scaleMaxNEON,
+	expSub:   expSubNEON,
+	scale:    scaleNEON,
 }
 
 // callElems bounds the elements that one call of an elementwise function takes: tens of microseconds.
@@ -151,73 +161,6 @@ func addScaled(dst, x []float32, w float32) {
 		dst, x = dst[n:], x[n:]
 	}
 	addScaledGeneric(dst, x, w)
-}
-
-// valueKernel sets out[j] = fma(p[i], v[i][j], out[j]) for rows i < n at distance stride and j < dims, a multiple of 16.
-type valueKernel func(out, p *float32, v *byte, stride, n, dims int)
-
-// attend is attendGeneric, the elements after the last 16 of a head in portable code.
-func attend(m *attention, s *Scratch) {
-	scores := [2]floatKernel{compute.KVF16: f16RowsNEON, compute.KVF32: f32RowsNEON}[m.kt]
-	values := [2]valueKernel{compute.KVF16: valuesF16NEON, compute.KVF32: valuesF32NEON}[m.vt]
-	s.scores = grow(s.scores, attendBlock)
-	p := (*[attendBlock]float32)(s.scores)
-	clear(m.out)
-	dims := len(m.out) &^ 15
-	var f fold
-	for i := 0; i < m.n; {
-		nb := m.blockEnd(i)
-		key := func(j int) *byte { return &m.k[(i+j)*m.kstride] }
-		if nb >= 4 {
-			scores(&p[0], 0, key(0), m.kstride, &m.q[0], len(m.q), nb/4)
-			if nb%4 != 0 {
-				scores(&p[nb-4], 0, key(nb-4), m.kstride, &m.q[0], len(m.q), 1)
-			}
-		} else {
-			for j := range nb {
-				scores(&s.tail[0], 0, key(j), 0, &m.q[0], len(m.q), 1)
-				p[j] = s.tail[0]
-			}
-		}
-		whole := (nb + 7) &^ 7
-		for j := nb; j < whole; j++ {
-			p[j] = p[0] // keeps the largest
-		}
-		top := scaleMaxNEON(&p[0], whole, m.scale)
-		if factor := f.next(top); factor != 1 {
-			m.multiply(factor, dims)
-		}
-		expSubNEON(&p[0], whole, f.max)
-		sum := float32(0)
-		for _, w := range p[:nb] {
-			sum += w
-		}
-		f.sum += sum
-		if dims > 0 {
-			values(&m.out[0], &p[0], &m.v[i*m.vstride], m.vstride, nb, dims)
-		}
-		if dims < len(m.out) {
-			s.row = grow(s.row, len(m.out)-dims)
-			for j, w := range p[:nb] {
-				widenKV(m.vt, s.row, m.v[(i+j)*m.vstride+dims*int(m.vt.Size()):])
-				for e, x := range s.row {
-					m.out[dims+e] = fmath.Fma(w, x, m.out[dims+e])
-				}
-			}
-		}
-		i += nb
-	}
-	m.multiply(fmath.Recip(f.sum), dims)
-}
-
-// multiply multiplies the output by f, the first dims elements in vectors.
-func (m *attention) multiply(f float32, dims int) {
-	if dims > 0 {
-		scaleNEON(&m.out[0], dims, f)
-	}
-	for j := dims; j < len(m.out); j++ {
-		m.out[j] = float32(m.out[j] * f)
-	}
 }
 
 func ropeVector(lo, hi, cos, sin []float32) int {

@@ -45,8 +45,8 @@ func modelFlags() []cli.Flag {
 		&cli.IntFlag{Name: "ctx-size", Aliases: []string{"c"}, Usage: "context, `N` positions (0: the smaller of the model's and 4096)"},
 		&cli.IntFlag{Name: "threads", Aliases: []string{"t"}, Usage: "compute threads (0: physical cores)"},
 		&cli.IntFlag{Name: "batch-size", Aliases: []string{"b"}, Usage: "prompt tokens per pass (0: 512)"},
-		&cli.StringFlag{Name: "cache-type-k", Aliases: []string{"ctk"}, Value: "f16", Usage: "element `TYPE` of cached keys: f16 or f32"},
-		&cli.StringFlag{Name: "cache-type-v", Aliases: []string{"ctv"}, Value: "f16", Usage: "element `TYPE` of cached values: f16 or f32"},
+		&cli.StringFlag{Name: "cache-type-k", Aliases: []string{"ctk"}, Value: "f16", Usage: "element `TYPE` of cached keys: f32, f16, q8_0 or q4_0"},
+		&cli.StringFlag{Name: "cache-type-v", Aliases: []string{"ctv"}, Value: "f16", Usage: "element `TYPE` of cached values: f32, f16, q8_0 or q4_0"},
 		&cli.StringFlag{Name: "ram", Value: "auto", Usage: "all memory the process may hold, experts included: `SIZE` or auto"},
 		&cli.StringFlag{Name: "expert-ram", Usage: "expert arena alone: `SIZE`, PERCENT% of the experts, or min (the smallest working set)"},
 		&cli.StringFlag{Name: "lookahead", Value: "auto", Usage: "layers whose experts are predicted ahead: auto, 0, 1 or 2"},
@@ -91,13 +91,12 @@ func modelPath(c *cli.Context, e env) (string, error) {
 }
 
 func parseKV(name, s string) (compute.KVType, error) {
-	switch strings.ToLower(s) {
-	case "f16":
-		return compute.KVF16, nil
-	case "f32":
-		return compute.KVF32, nil
+	for t := range compute.KVType(compute.KVTypes) {
+		if strings.EqualFold(s, t.String()) {
+			return t, nil
+		}
 	}
-	return 0, usagef("--%s is %q, want f16 or f32", name, s)
+	return 0, usagef("--%s is %q, want f32, f16, q8_0 or q4_0", name, s)
 }
 
 // engineOptions turns the flags into what the engine takes.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"terrace/compute"
@@ -13,25 +14,27 @@ import (
 
 func (s Suite) attention(t *testing.T) {
 	e := s.Backend.Encoder()
-	for _, typ := range []compute.KVType{compute.KVF32, compute.KVF16} {
-		const layers, kvHeads, group, kd, vd, n = 2, 2, 3, 24, 16, 140
+	for _, c := range []struct {
+		kt, vt compute.KVType
+		kd, vd int
+	}{
+		{compute.KVF32, compute.KVF32, 24, 16}, {compute.KVF16, compute.KVF16, 24, 16}, {compute.KVQ8_0, compute.KVQ8_0, 64, 32},
+		{compute.KVQ4_0, compute.KVQ4_0, 32, 64}, {compute.KVQ8_0, compute.KVF16, 32, 24}, {compute.KVF32, compute.KVQ4_0, 24, 32},
+	} {
+		const layers, kvHeads, group, n = 2, 2, 3, 140
+		kd, vd, typ := c.kd, c.vd, c.kt.String()+"/"+c.vt.String()
 		heads := kvHeads * group
-		shape := compute.KVShape{Layers: layers, Heads: kvHeads, KeyDim: kd, ValDim: vd, Context: n, K: typ, V: typ}
+		shape := compute.KVShape{Layers: layers, Heads: kvHeads, KeyDim: kd, ValDim: vd, Context: n, K: c.kt, V: c.vt}
 		q, k, v := random(20, n*heads*kd, 1), random(21, n*kvHeads*kd, 1), random(22, n*kvHeads*vd, 1)
 		const scale = 0.2
-		stored := func(x float32) float64 {
-			if typ == compute.KVF16 {
-				return float64(quant.F16ToF32(quant.F32ToF16(x)))
-			}
-			return float64(x)
-		}
+		ks, vs := stored(t, c.kt, k), stored(t, c.vt, v)
 		want := make([]float64, n*heads*vd)
 		for p := range n {
 			for h := range heads {
 				weights, sum, top := make([]float64, p+1), 0.0, math.Inf(-1)
 				for i := range weights {
 					for j := range kd {
-						weights[i] += float64(q[(p*heads+h)*kd+j]) * stored(k[(i*kvHeads+h/group)*kd+j]) * scale
+						weights[i] += float64(q[(p*heads+h)*kd+j]) * float64(ks[(i*kvHeads+h/group)*kd+j]) * scale
 					}
 					top = max(top, weights[i])
 				}
@@ -41,7 +44,7 @@ func (s Suite) attention(t *testing.T) {
 				}
 				for i, w := range weights {
 					for j := range vd {
-						want[(p*heads+h)*vd+j] += w / sum * stored(v[(i*kvHeads+h/group)*vd+j])
+						want[(p*heads+h)*vd+j] += w / sum * float64(vs[(i*kvHeads+h/group)*vd+j])
 					}
 				}
 			}
@@ -93,6 +96,19 @@ func (s Suite) attention(t *testing.T) {
 			kv.Free()
 		}
 	}
+}
+
+// stored is x as a cache of type kt keeps it.
+func stored(t testing.TB, kt compute.KVType, x []float32) []float32 {
+	typ := map[compute.KVType]gguf.Type{compute.KVF32: gguf.F32, compute.KVF16: gguf.F16, compute.KVQ8_0: gguf.Q8_0, compute.KVQ4_0: gguf.Q4_0}[kt]
+	b, y := make([]byte, typ.RowBytes(len(x))), make([]float32, len(x))
+	if err := quant.Encode(typ, b, x); err != nil {
+		t.Fatal(err)
+	}
+	if err := quant.Decode(typ, y, b); err != nil {
+		t.Fatal(err)
+	}
+	return y
 }
 
 // doubled is v doubled.
@@ -238,6 +254,12 @@ func (s Suite) refuses(t *testing.T) {
 	}
 	if _, err := s.Backend.NewKV(compute.KVShape{Layers: 1, Heads: 1, KeyDim: 8, ValDim: 8}); err == nil {
 		t.Error("a KV cache of 0 positions was made")
+	}
+	for _, c := range []struct{ k, v compute.KVType }{{compute.KVQ8_0, compute.KVF16}, {compute.KVF16, compute.KVQ4_0}} {
+		_, err := s.Backend.NewKV(compute.KVShape{Layers: 1, Heads: 1, KeyDim: 48, ValDim: 48, Context: 8, K: c.k, V: c.v})
+		if err == nil || !strings.Contains(err.Error(), "48") || !strings.Contains(err.Error(), "32") {
+			t.Errorf("a cache of heads of 48 elements as %s and %s: %v", c.k, c.v, err)
+		}
 	}
 	if _, err := s.Backend.NewKV(compute.KVShape{Layers: 1 << 20, Heads: 1 << 20, KeyDim: 1 << 20, ValDim: 8, Context: 1 << 30}); err == nil {
 		t.Error("a KV cache of 2^90 elements was made")

@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -22,6 +21,9 @@ func (b *Backend) NewKV(s compute.KVShape) (compute.KV, error) {
 	if s.Layers < 1 || s.Heads < 1 || s.KeyDim < 1 || s.ValDim < 1 || s.Context < 1 {
 		return nil, fmt.Errorf("cpu: a KV cache of %d layers, %d heads, keys of %d, values of %d, %d positions", s.Layers, s.Heads, s.KeyDim, s.ValDim, s.Context)
 	}
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("cpu: %w", err)
+	}
 	n := float64(s.Layers) * float64(s.Heads) * float64(s.Context) * float64(s.KeyDim+s.ValDim) * 4
 	if n > math.MaxInt/2 {
 		return nil, fmt.Errorf("cpu: a KV cache of %d positions needs %.3g bytes, more than can be addressed", s.Context, n)
@@ -29,11 +31,11 @@ func (b *Backend) NewKV(s compute.KVShape) (compute.KV, error) {
 	c := &kv{shape: s, free: b.opts.Free}
 	rows := s.Layers * s.Heads * s.Context
 	var err error
-	if c.k, err = b.opts.Alloc(rows * s.KeyDim * int(s.K.Size())); err != nil {
-		return nil, fmt.Errorf("cpu: keys of %d positions (%d bytes): %w", s.Context, rows*s.KeyDim*int(s.K.Size()), err)
+	if c.k, err = b.opts.Alloc(rows * s.K.RowBytes(s.KeyDim)); err != nil {
+		return nil, fmt.Errorf("cpu: keys of %d positions (%d bytes): %w", s.Context, rows*s.K.RowBytes(s.KeyDim), err)
 	}
-	if c.v, err = b.opts.Alloc(rows * s.ValDim * int(s.V.Size())); err != nil {
-		err = fmt.Errorf("cpu: values of %d positions (%d bytes): %w", s.Context, rows*s.ValDim*int(s.V.Size()), err)
+	if c.v, err = b.opts.Alloc(rows * s.V.RowBytes(s.ValDim)); err != nil {
+		err = fmt.Errorf("cpu: values of %d positions (%d bytes): %w", s.Context, rows*s.V.RowBytes(s.ValDim), err)
 		c.Free()
 		return nil, err
 	}
@@ -56,27 +58,20 @@ func (c *kv) Free() {
 
 // keys is the run of a head's keys from position 0 on.
 func (c *kv) keys(layer, head int) []byte {
-	n := c.shape.Context * c.shape.KeyDim * int(c.shape.K.Size())
+	n := c.shape.Context * c.shape.K.RowBytes(c.shape.KeyDim)
 	i := layer*c.shape.Heads + head
 	return c.k[i*n : (i+1)*n]
 }
 
 // values is the run of a head's values from position 0 on.
 func (c *kv) values(layer, head int) []byte {
-	n := c.shape.Context * c.shape.ValDim * int(c.shape.V.Size())
+	n := c.shape.Context * c.shape.V.RowBytes(c.shape.ValDim)
 	i := layer*c.shape.Heads + head
 	return c.v[i*n : (i+1)*n]
 }
 
 // put stores x as element run i of dst.
 func put(dst []byte, t compute.KVType, i int, x []float32) {
-	n := len(x) * int(t.Size())
-	dst = dst[i*n : (i+1)*n]
-	if t == compute.KVF16 {
-		kernels.F32ToF16(dst, x)
-		return
-	}
-	for j, v := range x {
-		binary.LittleEndian.PutUint32(dst[4*j:], math.Float32bits(v))
-	}
+	n := t.RowBytes(len(x))
+	kernels.EncodeKV(t, dst[i*n:(i+1)*n], x)
 }

@@ -278,7 +278,7 @@ func (t *attendTask) do(worker, item int) {
 	r, h := t.q.rows-1-item%t.q.rows, item/t.q.rows*t.headsAt
 	kd, vd := t.keyDim, t.valDim
 	kernels.AttendHeads(t.dst.row(r)[h*vd:(h+t.headsAt)*vd], t.q.row(r)[h*kd:(h+t.headsAt)*kd], t.headsAt, t.kv.shape.K, t.kv.shape.V,
-		t.kv.keys(t.layer, h/t.group), t.kv.values(t.layer, h/t.group), kd*int(t.kv.shape.K.Size()), vd*int(t.kv.shape.V.Size()),
+		t.kv.keys(t.layer, h/t.group), t.kv.values(t.layer, h/t.group), t.kv.shape.K.RowBytes(kd), t.kv.shape.V.RowBytes(vd),
 		0, int(t.pos[t.k.rows-t.q.rows+r])+1, t.scale, &t.e.workers[worker].scratch)
 }
 

@@ -6,15 +6,23 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// attendKernels writes what attention needs for four query heads that share their keys and values, for AVX-512, and the
-// rotation of positions.
+// attendKernels writes what attention needs for four query heads that share their keys and values, the blocks of quantised
+// caches, and the rotation of positions.
 func attendKernels() {
 	for _, t := range []string{"f32", "f16"} {
 		scores4(t)
 		values4(t)
+		scores4Narrow(t)
+		values4Narrow(t)
 	}
-	scaleMax4()
-	expSub4()
+	for _, v := range []isa{{}, {wide: true}} {
+		v.scaleMax4()
+		v.expSub4()
+		v.decodeQ40()
+	}
+	isa{wide: true}.decodeQ80()
+	encodeKV("q80")
+	encodeKV("q40")
 	rope()
 }
 
@@ -94,6 +102,115 @@ func scores4(typ string) {
 	RET()
 }
 
+// scores4Narrow is scores4 for AVX2: one key at a time, two registers of eight lanes for each query.
+func scores4Narrow(typ string) {
+	name := "scores4" + upper[typ] + "AVX2"
+	TEXT(name, 0, "func(p *float32, k *byte, stride int, q *float32, n int, groups int)")
+	Pragma("noescape")
+	Doc(name+" sets p[4*i+j] to the product of key i and query j of n elements, a multiple of 16; keys lie at distance stride,", "4*groups of them, queries side by side.")
+	p := Load(Param("p"), GP64()).(reg.GPVirtual)
+	key := Load(Param("k"), GP64()).(reg.GPVirtual)
+	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
+	keys := Load(Param("groups"), GP64()).(reg.GPVirtual)
+	SHLQ(Imm(2), keys)
+	qs := Load(Param("n"), GP64()).(reg.GPVirtual)
+	SHLQ(Imm(2), qs)
+	q := newLanes(qs)
+	k, n := GP64(), GP64()
+	v := isa{}
+	acc := make([][4]reg.VecVirtual, 2)
+	Label("key")
+	MOVQ(key, k)
+	Load(Param("q"), q.base)
+	Load(Param("n"), n)
+	SHRQ(Imm(4), n)
+	for i := range acc {
+		for j := range acc[i] {
+			acc[i][j] = YMM()
+			VXORPS(acc[i][j], acc[i][j], acc[i][j])
+		}
+	}
+	loop("sixteen", n, func() {
+		for i := range acc {
+			x := YMM()
+			widen(typ, Mem{Base: k, Disp: 8 * i * elemBytes[typ]}, x, false)
+			for j := range acc[i] {
+				VFMADD231PS(q.at(j, 32*i), x, acc[i][j])
+			}
+		}
+		ADDQ(Imm(uint64(16*elemBytes[typ])), k)
+		ADDQ(Imm(64), q.base)
+	})
+	VMOVUPS(v.join16(acc), Mem{Base: p})
+	ADDQ(Imm(16), p)
+	ADDQ(stride, key)
+	DECQ(keys)
+	JNZ(LabelRef("key"))
+	VZEROUPPER()
+	RET()
+}
+
+// values4Narrow is values4 for AVX2.
+func values4Narrow(typ string) {
+	name := "values4" + upper[typ] + "AVX2"
+	TEXT(name, 0, "func(out *float32, p *float32, v *byte, stride int, n int, dims int, sums *float32)")
+	Pragma("noescape")
+	Doc(name+" sets out[h][j] to fma(p[4*i+h], v[i][j], out[h][j]) for rows i < n in order, four heads h of dims elements, a multiple of", "16, and sums[h] to the sum of p[4*i+h] in order.")
+	out := Load(Param("out"), GP64()).(reg.GPVirtual)
+	vbase := Load(Param("v"), GP64()).(reg.GPVirtual)
+	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
+	dims := Load(Param("dims"), GP64()).(reg.GPVirtual)
+	hs := GP64()
+	MOVQ(dims, hs)
+	SHLQ(Imm(2), hs)
+	o := newLanes(hs)
+	MOVQ(out, o.base)
+	sum := XMM()
+	Label("sixteen")
+	var acc [4][2]reg.VecVirtual
+	for h := range acc {
+		for r := range acc[h] {
+			acc[h][r] = YMM()
+			VMOVUPS(o.at(h, 32*r), acc[h][r])
+		}
+	}
+	p, row, n := GP64(), GP64(), GP64()
+	Load(Param("p"), p)
+	Load(Param("n"), n)
+	MOVQ(vbase, row)
+	VXORPS(sum, sum, sum)
+	loop("rows", n, func() {
+		var x [2]reg.VecVirtual
+		for r := range x {
+			x[r] = YMM()
+			widen(typ, Mem{Base: row, Disp: 8 * r * elemBytes[typ]}, x[r], false)
+		}
+		VADDPS(Mem{Base: p}, sum, sum)
+		for h := range acc {
+			w := YMM()
+			VBROADCASTSS(Mem{Base: p, Disp: 4 * h}, w)
+			for r, a := range acc[h] {
+				VFMADD231PS(x[r], w, a)
+			}
+		}
+		ADDQ(Imm(16), p)
+		ADDQ(stride, row)
+	})
+	for h := range acc {
+		for r, a := range acc[h] {
+			VMOVUPS(a, o.at(h, 32*r))
+		}
+	}
+	ADDQ(Imm(64), o.base)
+	ADDQ(Imm(uint64(16*elemBytes[typ])), vbase)
+	SUBQ(Imm(16), dims)
+	JNZ(LabelRef("sixteen"))
+	sums := Load(Param("sums"), GP64()).(reg.GPVirtual)
+	VMOVUPS(sum, Mem{Base: sums})
+	VZEROUPPER()
+	RET()
+}
+
 // values4 writes the weighted sums of value rows for four heads at once.
 func values4(typ string) {
 	name := "values4" + upper[typ] + "AVX512"
@@ -168,44 +285,57 @@ func values4(typ string) {
 	RET()
 }
 
-func scaleMax4() {
-	TEXT("scaleMax4AVX512", NOSPLIT, "func(p *float32, n int, scale float32, top *float32)")
+func (v isa) scaleMax4() {
+	name := "scaleMax4" + v.suffix()
+	TEXT(name, NOSPLIT, "func(p *float32, n int, scale float32, top *float32)")
 	Pragma("noescape")
-	Doc("scaleMax4AVX512 multiplies n floats, a multiple of 16, by scale and sets top[j] to the largest product of index j modulo 4,", "at least -Inf, NaN left out.")
-	s, top := ZMM(), ZMM()
+	Doc(name+" multiplies n floats, a multiple of 16, by scale and sets top[j] to the largest product of index j modulo 4,", "at least -Inf, NaN left out.")
+	s, top := v.vec(), v.vec()
 	m, _ := Param("scale").Resolve()
 	VBROADCASTSS(m.Addr, s)
 	VBROADCASTSS(dwords("minus_inf", repeat(8, 0xff800000)...), top)
-	elemLoop([]string{"p"}, []int{64}, "n", 16, func(p []reg.GPVirtual) {
-		x := ZMM()
+	elemLoop([]string{"p"}, []int{v.size()}, "n", v.size()/4, func(p []reg.GPVirtual) {
+		x := v.vec()
 		VMULPS(Mem{Base: p[0]}, s, x)
 		VMOVUPS(x, Mem{Base: p[0]})
 		VMAXPS(top, x, top) // a NaN in x leaves the second operand
 	})
-	y := YMM()
-	VEXTRACTF32X8(Imm(1), top, y)
-	VMAXPS(y, top.AsY(), y)
+	if v.wide {
+		h := YMM()
+		VEXTRACTF32X8(Imm(1), top, h)
+		VMAXPS(h, top.AsY(), top.AsY())
+	}
 	x := XMM()
-	VEXTRACTF128(Imm(1), y, x)
-	VMAXPS(x, y.AsX(), x)
+	VEXTRACTF128(Imm(1), top.AsY(), x)
+	VMAXPS(x, top.AsX(), x)
 	out := Load(Param("top"), GP64()).(reg.GPVirtual)
 	VMOVUPS(x, Mem{Base: out})
 	VZEROUPPER()
 	RET()
 }
 
-func expSub4() {
-	TEXT("expSub4AVX512", NOSPLIT, "func(p *float32, n int, top *float32)")
+func (v isa) expSub4() {
+	name := "expSub4" + v.suffix()
+	TEXT(name, NOSPLIT, "func(p *float32, n int, top *float32)")
 	Pragma("noescape")
-	Doc("expSub4AVX512 sets n floats p, a multiple of 16, to exp(p-top[index modulo 4]).")
-	top := ZMM()
+	Doc(name + " sets n floats p, a multiple of 16, to exp(p-top[index modulo 4]).")
+	top := v.vec()
 	t := Load(Param("top"), GP64()).(reg.GPVirtual)
-	VBROADCASTF32X4(Mem{Base: t}, top)
-	elemLoop([]string{"p"}, []int{64}, "n", 16, func(p []reg.GPVirtual) {
-		x := ZMM()
+	if v.wide {
+		VBROADCASTF32X4(Mem{Base: t}, top)
+	} else {
+		VBROADCASTF128(Mem{Base: t}, top)
+	}
+	elemLoop([]string{"p"}, []int{v.size()}, "n", v.size()/4, func(p []reg.GPVirtual) {
+		x := v.vec()
 		VMOVUPS(Mem{Base: p[0]}, x)
 		VSUBPS(top, x, x)
-		VMOVUPS(exp16(x), Mem{Base: p[0]})
+		if v.wide {
+			x = exp16(x)
+		} else {
+			x = exp(x)
+		}
+		VMOVUPS(x, Mem{Base: p[0]})
 	})
 	VZEROUPPER()
 	RET()
