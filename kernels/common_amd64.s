@@ -123,17 +123,17 @@ loop:
 	VZEROUPPER
 	RET
 
-DATA k_float_sign<>+0(SB)/8, $0x8000000080000000
-DATA k_float_sign<>+8(SB)/8, $0x8000000080000000
-DATA k_float_sign<>+16(SB)/8, $0x8000000080000000
-DATA k_float_sign<>+24(SB)/8, $0x8000000080000000
-GLOBL k_float_sign<>(SB), RODATA|NOPTR, $32
-
 DATA k_silu_min<>+0(SB)/8, $0xc2ae0000c2ae0000
 DATA k_silu_min<>+8(SB)/8, $0xc2ae0000c2ae0000
 DATA k_silu_min<>+16(SB)/8, $0xc2ae0000c2ae0000
 DATA k_silu_min<>+24(SB)/8, $0xc2ae0000c2ae0000
 GLOBL k_silu_min<>(SB), RODATA|NOPTR, $32
+
+DATA k_float_sign<>+0(SB)/8, $0x8000000080000000
+DATA k_float_sign<>+8(SB)/8, $0x8000000080000000
+DATA k_float_sign<>+16(SB)/8, $0x8000000080000000
+DATA k_float_sign<>+24(SB)/8, $0x8000000080000000
+GLOBL k_float_sign<>(SB), RODATA|NOPTR, $32
 
 DATA k_exp_min<>+0(SB)/8, $0xc2aeac4fc2aeac4f
 DATA k_exp_min<>+8(SB)/8, $0xc2aeac4fc2aeac4f

@@ -43,6 +43,9 @@ func bindVector() {
 		addScaled: addScaled,
 		attend:    attendNEON.run,
 		readLoop:  readLoop,
+		l2Norm:    l2Norm,
+		deltaStep: deltaStepGeneric,
+		conv4:     conv4Generic,
 	}
 	ropePairs[LevelNEON] = ropeVector
 	neon.tiles = [len(weightTable)]*tiles{
@@ -142,6 +145,24 @@ func rmsNorm(dst, x, w []float32, eps float32) {
 	scaleMulNEON(&dst[0], &x[0], &w[0], n, scale)
 	for i := n; i < len(x); i++ {
 		dst[i] = float32(float32(x[i]*scale) * w[i])
+	}
+}
+
+func l2Norm(x []float32, eps float32) {
+	n := len(x) &^ 7
+	if n == 0 || n > callElems {
+		l2NormGeneric(x, eps)
+		return
+	}
+	var acc [8]float64
+	sumSquaresNEON(&x[0], n, &acc[0])
+	for i, v := range x[n:] {
+		acc[i] += float64(float64(v) * float64(v))
+	}
+	scale := normScale(join8f64(&acc), 1, eps)
+	scaleNEON(&x[0], n, scale)
+	for i := n; i < len(x); i++ {
+		x[i] = float32(x[i] * scale)
 	}
 }
 

@@ -143,24 +143,28 @@ func recip(y reg.VecVirtual) reg.VecVirtual {
 	return r
 }
 
+// silu is fmath.Silu in eight lanes.
+func silu(g reg.VecVirtual) reg.VecVirtual {
+	x := YMM()
+	VMOVUPS(floatConst("silu_min", -87), x)
+	VMAXPS(g, x, x) // a NaN in g is taken: the second operand
+	VXORPS(dwords("float_sign", repeat(8, 0x80000000)...), x, x)
+	e := exp(x)
+	VADDPS(floatConst("exp_one", 1), e, e)
+	s := recip(e)
+	nan := YMM()
+	VCMPPS(Imm(3), g, g, nan)
+	VBLENDVPS(nan, g, s, s)
+	VMULPS(s, g, s)
+	return s
+}
+
 func siluMul() {
 	TEXT("siluMulAVX2", NOSPLIT, "func(dst *float32, gate *float32, up *float32, n int)")
 	Pragma("noescape")
 	Doc("siluMulAVX2 sets dst to silu(gate)*up.")
-	sign := dwords("float_sign", repeat(8, 0x80000000)...)
 	elemLoop([]string{"dst", "gate", "up"}, []int{32, 32, 32}, "n", 8, func(p []reg.GPVirtual) {
-		g := ymm(Mem{Base: p[1]})
-		x := YMM()
-		VMOVUPS(floatConst("silu_min", -87), x)
-		VMAXPS(g, x, x) // a NaN in g is taken: the second operand
-		VXORPS(sign, x, x)
-		e := exp(x)
-		VADDPS(floatConst("exp_one", 1), e, e)
-		s := recip(e)
-		nan := YMM()
-		VCMPPS(Imm(3), g, g, nan)
-		VBLENDVPS(nan, g, s, s)
-		VMULPS(s, g, s)
+		s := silu(ymm(Mem{Base: p[1]}))
 		VMULPS(Mem{Base: p[2]}, s, s)
 		VMOVUPS(s, Mem{Base: p[0]})
 	})

@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	set := flag.String("set", "", "what to write: avx2, avx512, matvec_avx2, matvec_avx512, gemm2, gemm512, attend or common")
+	set := flag.String("set", "", "what to write: avx2, avx512, matvec_avx2, matvec_avx512, gemm2, gemm512, attend, delta or common")
 	flag.Parse()
 	ConstraintExpr("amd64,!noasm")
 	switch *set {
@@ -32,8 +32,10 @@ func main() {
 		unpacked()
 	case "attend":
 		attendKernels()
+	case "delta":
+		deltaKernels()
 	default:
-		log.Fatalf("-set %q: want avx2, avx512, matvec_avx2, matvec_avx512, gemm2, gemm512, attend or common", *set)
+		log.Fatalf("-set %q: want avx2, avx512, matvec_avx2, matvec_avx512, gemm2, gemm512, attend, delta or common", *set)
 	}
 	Generate()
 }

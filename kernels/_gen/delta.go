@@ -1,0 +1,155 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// deltaKernels writes the step of a gated DeltaNet head and the short convolution before it.
+func deltaKernels() {
+	isa{}.delta()
+	isa{wide: true}.delta()
+	conv4()
+}
+
+// delta walks the columns in chunks of eight registers: once over the rows for the product with the key, once more to
+// update them and multiply with the query. The second walk finds the chunk in a near cache.
+func (v isa) delta() {
+	name := "delta" + v.suffix()
+	TEXT(name, 0, "func(out *float32, s *float32, q *float32, k *float32, v *float32, dk int, stride int, cols int, decay float32, beta float32, scale float32)")
+	Pragma("noescape")
+	Doc(name + " is deltaColumns for cols columns, a multiple of 16; the dk rows of s lie at a distance of stride bytes.")
+	out := Load(Param("out"), GP64()).(reg.GPVirtual)
+	state := Load(Param("s"), GP64()).(reg.GPVirtual)
+	val := Load(Param("v"), GP64()).(reg.GPVirtual)
+	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
+	cols := Load(Param("cols"), GP64()).(reg.GPVirtual)
+	all := func(name string) reg.VecVirtual {
+		r := v.vec()
+		m, _ := Param(name).Resolve()
+		VBROADCASTSS(m.Addr, r)
+		return r
+	}
+	decay := all("decay")
+	var local Mem
+	if !v.wide {
+		local = AllocLocal(8 * 32) // the deltas: sixteen registers do not hold them too
+	}
+	zero := func(r reg.VecVirtual) {
+		if v.wide {
+			VPXORD(r, r, r)
+		} else {
+			VXORPS(r, r, r)
+		}
+	}
+	row, kp, qp, n := GP64(), GP64(), GP64(), GP64()
+	chunk := func(name string, regs int) {
+		t := make([]reg.VecVirtual, regs)
+		for i := range t {
+			t[i] = v.vec()
+			zero(t[i])
+		}
+		MOVQ(state, row)
+		Load(Param("k"), kp)
+		Load(Param("dk"), n)
+		loop(name+"_product", n, func() {
+			x := v.vec()
+			VBROADCASTSS(Mem{Base: kp}, x)
+			for i := range t {
+				if i*v.size()%64 == 0 {
+					PREFETCHT0(Mem{Base: row, Disp: i*v.size() + prefetchAhead})
+				}
+				VFMADD231PS(Mem{Base: row, Disp: i * v.size()}, x, t[i])
+			}
+			ADDQ(Imm(4), kp)
+			ADDQ(stride, row)
+		})
+		beta := all("beta")
+		for i := range t {
+			y := v.vec()
+			VMOVUPS(Mem{Base: val, Disp: i * v.size()}, y)
+			VMULPS(decay, t[i], t[i])
+			VSUBPS(t[i], y, t[i])
+			VMULPS(beta, t[i], t[i])
+			if !v.wide {
+				VMOVUPS(t[i], local.Offset(32*i))
+			}
+		}
+		o := make([]reg.VecVirtual, regs)
+		for i := range o {
+			o[i] = v.vec()
+			zero(o[i])
+		}
+		MOVQ(state, row)
+		Load(Param("k"), kp)
+		Load(Param("q"), qp)
+		Load(Param("dk"), n)
+		loop(name+"_update", n, func() {
+			x, y := v.vec(), v.vec()
+			VBROADCASTSS(Mem{Base: kp}, x)
+			VBROADCASTSS(Mem{Base: qp}, y)
+			for i := range o {
+				m := Mem{Base: row, Disp: i * v.size()}
+				s := v.vec()
+				VMULPS(m, decay, s)
+				if v.wide {
+					VFMADD231PS(t[i], x, s)
+				} else {
+					VFMADD231PS(local.Offset(32*i), x, s)
+				}
+				VMOVUPS(s, m)
+				VFMADD231PS(y, s, o[i])
+			}
+			ADDQ(Imm(4), kp)
+			ADDQ(Imm(4), qp)
+			ADDQ(stride, row)
+		})
+		scale := all("scale")
+		for i := range o {
+			VMULPS(scale, o[i], o[i])
+			VMOVUPS(o[i], Mem{Base: out, Disp: i * v.size()})
+		}
+		size := uint32(regs * v.size())
+		ADDQ(U32(size), out)
+		ADDQ(U32(size), val)
+		ADDQ(U32(size), state)
+		SUBQ(U32(size/4), cols)
+	}
+	Label("many")
+	CMPQ(cols, U32(uint32(8*v.size()/4)))
+	JLT(LabelRef("few"))
+	chunk("many", 8)
+	JMP(LabelRef("many"))
+	Label("few")
+	TESTQ(cols, cols)
+	JZ(LabelRef("done"))
+	chunk("few", 64/v.size())
+	JMP(LabelRef("few"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// conv4 is AVX2 on every level: the exponential bounds it.
+func conv4() {
+	TEXT("conv4AVX2", NOSPLIT, "func(out *float32, x0 *float32, x1 *float32, x2 *float32, x3 *float32, w *float32, ld int, n int)")
+	Pragma("noescape")
+	Doc("conv4AVX2 sets out to silu of the four products w[j*ld:]*xj, added by fma from the first on, for n channels, a multiple of 8.")
+	ld := Load(Param("ld"), GP64()).(reg.GPVirtual)
+	SHLQ(Imm(2), ld)
+	w := newLanes(ld)
+	Load(Param("w"), w.base)
+	elemLoop([]string{"out", "x0", "x1", "x2", "x3"}, []int{32, 32, 32, 32, 32}, "n", 8, func(p []reg.GPVirtual) {
+		acc := YMM()
+		VXORPS(acc, acc, acc)
+		for j := range 4 {
+			x := ymm(Mem{Base: p[1+j]})
+			VFMADD231PS(w.at(j, 0), x, acc)
+		}
+		VMOVUPS(silu(acc), Mem{Base: p[0]})
+		ADDQ(Imm(32), w.base)
+	})
+	VZEROUPPER()
+	RET()
+}
