@@ -14,7 +14,8 @@ func deltaKernels() {
 }
 
 // delta walks the columns in chunks of eight registers: once over the rows for the product with the key, once more to
-// update them and multiply with the query. The second walk finds the chunk in a near cache.
+// update them and multiply with the query. The second walk finds the chunk in a near cache and asks for the next head's rows, so
+// that memory is read while it writes (26 GB/s of state instead of 23, AVX-512).
 func (v isa) delta() {
 	name := "delta" + v.suffix()
 	TEXT(name, 0, "func(out *float32, s *float32, q *float32, k *float32, v *float32, dk int, stride int, cols int, decay float32, beta float32, scale float32)")
@@ -44,6 +45,9 @@ func (v isa) delta() {
 		}
 	}
 	row, kp, qp, n := GP64(), GP64(), GP64(), GP64()
+	head := GP64() // bytes of a state: the next head's lies behind
+	Load(Param("dk"), head)
+	IMULQ(stride, head)
 	chunk := func(name string, regs int) {
 		t := make([]reg.VecVirtual, regs)
 		for i := range t {
@@ -57,9 +61,6 @@ func (v isa) delta() {
 			x := v.vec()
 			VBROADCASTSS(Mem{Base: kp}, x)
 			for i := range t {
-				if i*v.size()%64 == 0 {
-					PREFETCHT0(Mem{Base: row, Disp: i*v.size() + prefetchAhead})
-				}
 				VFMADD231PS(Mem{Base: row, Disp: i * v.size()}, x, t[i])
 			}
 			ADDQ(Imm(4), kp)
@@ -90,6 +91,9 @@ func (v isa) delta() {
 			VBROADCASTSS(Mem{Base: kp}, x)
 			VBROADCASTSS(Mem{Base: qp}, y)
 			for i := range o {
+				if i*v.size()%64 == 0 {
+					PREFETCHT1(Mem{Base: row, Index: head, Scale: 1, Disp: i * v.size()})
+				}
 				m := Mem{Base: row, Disp: i * v.size()}
 				s := v.vec()
 				VMULPS(m, decay, s)
