@@ -74,6 +74,9 @@ FUZZTIME ?= 5m
 fuzz: check-go
 	$(GO) test ./gguf -run '^$$' -fuzz FuzzOpen -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
 	$(GO) test ./tokenizer -run '^$$' -fuzz FuzzEncode -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
+	$(GO) test ./kernels -run '^$$' -fuzz FuzzAttend -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
+	$(GO) test ./kernels -run '^$$' -fuzz FuzzEncodeKV -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
+	$(GO) test ./kernels -run '^$$' -fuzz FuzzDeltaNet -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
 	$(GO) test ./chat -run '^$$' -fuzz FuzzRender -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
 	$(GO) test ./chat -run '^$$' -fuzz FuzzInjection -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
 

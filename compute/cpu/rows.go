@@ -250,10 +250,11 @@ func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, layer
 	t.rowsAt = rowsAtOnce(rows, t.k.cols+t.v.cols, threads)
 	e.pool.run(t, cuts(rows, t.rowsAt))
 	t.rowsAt = 0
-	// The query heads of one KV head share one reading of the keys and values where there is work enough for everybody.
+	// The query heads of one KV head share one reading of the keys and values where there is work enough for everybody, or the
+	// same for everybody.
 	rows = t.q.rows
-	switch {
-	case threads == 1 || rows*s.Heads >= 4*threads:
+	switch items := rows * s.Heads; {
+	case threads == 1 || items >= 4*threads || items >= 2*threads && items%threads == 0:
 		t.headsAt = t.group
 	case t.group%4 == 0 && rows*t.heads/4 >= threads:
 		t.headsAt = 4
