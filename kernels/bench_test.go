@@ -91,16 +91,17 @@ func BenchmarkSet(b *testing.B) {
 func BenchmarkElementwise(b *testing.B) {
 	x := randomFloats(rand.New(rand.NewPCG(4, 4)), 2048, 1)
 	y := make([]float32, len(x))
-	b.Run("RMSNorm", func(b *testing.B) {
-		for b.Loop() {
-			RMSNorm(y, x, x, 1e-6)
+	for l := LevelGeneric; l <= best(); l++ {
+		for name, f := range map[string]func(){
+			"RMSNorm": func() { RMSNorm(y, x, x, 1e-6) },
+			"SiluMul": func() { SiluMul(y, x, x) },
+		} {
+			b.Run(name+"/"+l.String(), func(b *testing.B) {
+				defer SetLevel(l)()
+				b.ReportMetric(float64(fastest(b, f).Nanoseconds()), "ns")
+			})
 		}
-	})
-	b.Run("SiluMul", func(b *testing.B) {
-		for b.Loop() {
-			SiluMul(y, x, x)
-		}
-	})
+	}
 }
 
 func BenchmarkAttend(b *testing.B) {

@@ -14,7 +14,14 @@ func deltaAVX2(out *float32, s *float32, q *float32, k *float32, v *float32, dk 
 //go:noescape
 func deltaAVX512(out *float32, s *float32, q *float32, k *float32, v *float32, dk int, stride int, cols int, decay float32, beta float32, scale float32)
 
-// conv4AVX2 sets out to silu of the four products w[j*ld:]*xj, added by fma from the first on, for n channels, a multiple of 8.
+// conv4AVX2 sets out to silu of the four products w[j*ld:]*xj, added by fma from the first on, for n channels, a multiple of
+// the vector's lanes.
 //
 //go:noescape
 func conv4AVX2(out *float32, x0 *float32, x1 *float32, x2 *float32, x3 *float32, w *float32, ld int, n int)
+
+// conv4AVX512 sets out to silu of the four products w[j*ld:]*xj, added by fma from the first on, for n channels, a multiple of
+// the vector's lanes.
+//
+//go:noescape
+func conv4AVX512(out *float32, x0 *float32, x1 *float32, x2 *float32, x3 *float32, w *float32, ld int, n int)

@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func deltaAVX2(out *float32, s *float32, q *float32, k *float32, v *float32, dk int, stride int, cols int, decay float32, beta float32, scale float32)
-// Requires: AVX, FMA3, MMX+
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·deltaAVX2(SB), $256-76
 	MOVQ         out+0(FP), AX
 	MOVQ         s+8(FP), CX
@@ -17,19 +17,19 @@ TEXT ·deltaAVX2(SB), $256-76
 	IMULQ        BX, R11
 
 many:
-	CMPQ   SI, $0x00000040
-	JLT    few
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	MOVQ   CX, DI
-	MOVQ   k+24(FP), R8
-	MOVQ   dk+40(FP), R10
+	CMPQ  SI, $0x00000040
+	JLT   few
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	MOVQ  CX, DI
+	MOVQ  k+24(FP), R8
+	MOVQ  dk+40(FP), R10
 
 many_product:
 	VBROADCASTSS (R8), Y9
@@ -86,14 +86,14 @@ many_product:
 	VSUBPS       Y8, Y1, Y8
 	VMULPS       Y9, Y8, Y8
 	VMOVUPS      Y8, 224(SP)
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	VPXOR        Y6, Y6, Y6
+	VPXOR        Y7, Y7, Y7
+	VPXOR        Y8, Y8, Y8
 	MOVQ         CX, DI
 	MOVQ         k+24(FP), R8
 	MOVQ         q+16(FP), R9
@@ -167,13 +167,13 @@ many_update:
 	JMP          many
 
 few:
-	TESTQ  SI, SI
-	JZ     done
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	MOVQ   CX, DI
-	MOVQ   k+24(FP), R8
-	MOVQ   dk+40(FP), R10
+	TESTQ SI, SI
+	JZ    done
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	MOVQ  CX, DI
+	MOVQ  k+24(FP), R8
+	MOVQ  dk+40(FP), R10
 
 few_product:
 	VBROADCASTSS (R8), Y3
@@ -194,8 +194,8 @@ few_product:
 	VSUBPS       Y2, Y1, Y2
 	VMULPS       Y3, Y2, Y2
 	VMOVUPS      Y2, 32(SP)
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
 	MOVQ         CX, DI
 	MOVQ         k+24(FP), R8
 	MOVQ         q+16(FP), R9
@@ -459,7 +459,7 @@ TEXT ·conv4AVX2(SB), NOSPLIT, $0-64
 	SHRQ $0x03, R10
 
 loop:
-	VXORPS      Y0, Y0, Y0
+	VPXOR       Y0, Y0, Y0
 	VMOVUPS     (SI), Y1
 	VFMADD231PS (CX), Y1, Y0
 	VMOVUPS     (DI), Y1
@@ -634,3 +634,93 @@ DATA k_recip_two<>+8(SB)/8, $0x4000000040000000
 DATA k_recip_two<>+16(SB)/8, $0x4000000040000000
 DATA k_recip_two<>+24(SB)/8, $0x4000000040000000
 GLOBL k_recip_two<>(SB), RODATA|NOPTR, $32
+
+// func conv4AVX512(out *float32, x0 *float32, x1 *float32, x2 *float32, x3 *float32, w *float32, ld int, n int)
+// Requires: AVX, AVX512F
+TEXT ·conv4AVX512(SB), NOSPLIT, $0-64
+	MOVQ ld+48(FP), AX
+	SHLQ $0x02, AX
+	LEAQ (AX)(AX*2), DX
+	MOVQ w+40(FP), CX
+	MOVQ out+0(FP), BX
+	MOVQ x0+8(FP), SI
+	MOVQ x1+16(FP), DI
+	MOVQ x2+24(FP), R8
+	MOVQ x3+32(FP), R9
+	MOVQ n+56(FP), R10
+	SHRQ $0x04, R10
+
+loop:
+	VPXORD       Z0, Z0, Z0
+	VMOVUPS      (SI), Z1
+	VFMADD231PS  (CX), Z1, Z0
+	VMOVUPS      (DI), Z1
+	VFMADD231PS  (CX)(AX*1), Z1, Z0
+	VMOVUPS      (R8), Z1
+	VFMADD231PS  (CX)(AX*2), Z1, Z0
+	VMOVUPS      (R9), Z1
+	VFMADD231PS  (CX)(DX*1), Z1, Z0
+	VBROADCASTSS k_silu_min<>+0(SB), Z1
+	VMAXPS       Z0, Z1, Z1
+	VPXORD.BCST  k_float_sign<>+0(SB), Z1, Z1
+	VCMPPS.BCST  $0x05, k_exp_min<>+0(SB), Z1, K1
+	VCMPPS       $0x03, Z1, Z1, K2
+	VMINPS.BCST  k_exp_max<>+0(SB), Z1, Z2
+	VMULPS.BCST  k_exp_log2e<>+0(SB), Z2, Z3
+	VADDPS.BCST  k_exp_magic<>+0(SB), Z3, Z3
+	VSUBPS.BCST  k_exp_magic<>+0(SB), Z3, Z3
+	VMULPS.BCST  k_exp_hi<>+0(SB), Z3, Z4
+	VSUBPS       Z4, Z2, Z2
+	VMULPS.BCST  k_exp_lo<>+0(SB), Z3, Z4
+	VSUBPS       Z4, Z2, Z2
+	VMULPS.BCST  k_exp_c0<>+0(SB), Z2, Z5
+	VADDPS.BCST  k_exp_c1<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_c2<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_c3<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_c4<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_c5<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z2, Z4
+	VMULPS       Z4, Z5, Z5
+	VADDPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_one<>+0(SB), Z5, Z5
+	VCVTTPS2DQ   Z3, Z3
+	VPSLLD       $0x17, Z3, Z3
+	VPADDD       Z3, Z5, Z5
+	VMOVUPS.Z    Z5, K1, Z2
+	VMOVUPS      Z1, K2, Z2
+	VADDPS.BCST  k_exp_one<>+0(SB), Z2, Z2
+	VPBROADCASTD k_recip_guess<>+0(SB), Z1
+	VBROADCASTSS k_recip_two<>+0(SB), Z4
+	VBROADCASTSS k_exp_one<>+0(SB), Z5
+	VPSUBD       Z2, Z1, Z1
+	VMULPS       Z1, Z2, Z3
+	VSUBPS       Z3, Z4, Z3
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z1, Z2, Z3
+	VSUBPS       Z3, Z4, Z3
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z1, Z2, Z3
+	VSUBPS       Z3, Z4, Z3
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z1, Z2, Z3
+	VSUBPS       Z3, Z5, Z3
+	VMULPS       Z3, Z1, Z3
+	VADDPS       Z3, Z1, Z1
+	VCMPPS       $0x03, Z0, Z0, K1
+	VMOVUPS      Z0, K1, Z1
+	VMULPS       Z1, Z0, Z1
+	VMOVUPS      Z1, (BX)
+	ADDQ         $0x40, CX
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
+	ADDQ         $0x00000040, DI
+	ADDQ         $0x00000040, R8
+	ADDQ         $0x00000040, R9
+	DECQ         R10
+	JNZ          loop
+	VZEROUPPER
+	RET

@@ -36,7 +36,7 @@ func l2NormVector(x []float32, eps float32) {
 	}
 }
 
-func conv4Vector(out, x0, x1, x2, x3, w []float32, ld int) {
+func conv4VectorAVX2(out, x0, x1, x2, x3, w []float32, ld int) {
 	i := 0
 	for n := len(out) &^ 7; i < n; {
 		m := min(n-i, callElems)
@@ -46,4 +46,26 @@ func conv4Vector(out, x0, x1, x2, x3, w []float32, ld int) {
 	if i < len(out) {
 		conv4Generic(out[i:], x0[i:], x1[i:], x2[i:], x3[i:], w[i:], ld)
 	}
+}
+
+func conv4VectorAVX512(out, x0, x1, x2, x3, w []float32, ld int) {
+	i := 0
+	for n := len(out) &^ 15; i < n; {
+		m := min(n-i, callElems)
+		conv4AVX512(&out[i], &x0[i], &x1[i], &x2[i], &x3[i], &w[i], ld, m)
+		i += m
+	}
+	if i < len(out) {
+		conv4VectorAVX2(out[i:], x0[i:], x1[i:], x2[i:], x3[i:], w[i:], ld)
+	}
+}
+
+// siluMulWide leaves what is left of 16 to AVX2.
+func siluMulWide(dst, gate, up []float32) {
+	for len(dst) >= 16 {
+		n := min(len(dst)&^15, callElems)
+		siluMulAVX512(&dst[0], &gate[0], &up[0], n)
+		dst, gate, up = dst[n:], gate[n:], up[n:]
+	}
+	siluMulVector(dst, gate, up)
 }

@@ -39,10 +39,9 @@ func bind(l *level, id Level, f32Rows, f32Cols floatKernel, attend *attendKernel
 		dotsVector(f32Rows, f32Cols, dst, ld, w, x, s)
 	}
 	l.kvQ8, l.kvQ4 = kvQ8Vector, kvQ4Vector
-	l.l2Norm, l.conv4 = l2NormVector, conv4Vector
-	l.deltaStep = deltaStepAVX2
+	l.l2Norm, l.conv4, l.deltaStep = l2NormVector, conv4VectorAVX2, deltaStepAVX2
 	if id == LevelAVX512 {
-		l.deltaStep = deltaStepAVX512
+		l.conv4, l.deltaStep, l.siluMul = conv4VectorAVX512, deltaStepAVX512, siluMulWide
 	}
 	l.attend = attend.run
 }

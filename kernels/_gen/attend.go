@@ -23,6 +23,7 @@ func attendKernels() {
 	isa{wide: true}.decodeQ80()
 	encodeKV("q80")
 	encodeKV("q40")
+	siluMulWide()
 	rope()
 }
 
@@ -375,6 +376,57 @@ func exp16(x reg.VecVirtual) reg.VecVirtual {
 	VMOVUPS_Z(p, kept, r)
 	VMOVUPS(x, nan, r)
 	return r
+}
+
+// recip16 is fmath.Recip in 16 lanes.
+func recip16(y reg.VecVirtual) reg.VecVirtual {
+	r, t, two, one := ZMM(), ZMM(), ZMM(), ZMM()
+	VPBROADCASTD(dwords("recip_guess", repeat(8, 0x7EF311C3)...), r)
+	VBROADCASTSS(floatConst("recip_two", 2), two)
+	VBROADCASTSS(floatConst("exp_one", 1), one)
+	VPSUBD(y, r, r)
+	for range 3 {
+		VMULPS(r, y, t)
+		VSUBPS(t, two, t)
+		VMULPS(t, r, r)
+	}
+	VMULPS(r, y, t)
+	VSUBPS(t, one, t)
+	VMULPS(t, r, t)
+	VADDPS(t, r, r)
+	return r
+}
+
+// silu16 is fmath.Silu in 16 lanes.
+func silu16(g reg.VecVirtual) reg.VecVirtual {
+	x := ZMM()
+	VBROADCASTSS(floatConst("silu_min", -87), x)
+	VMAXPS(g, x, x) // a NaN in g is taken: the second operand
+	VPXORD_BCST(dwords("float_sign", repeat(8, 0x80000000)...), x, x)
+	e := exp16(x)
+	VADDPS_BCST(floatConst("exp_one", 1), e, e)
+	s := recip16(e)
+	nan := K()
+	VCMPPS(Imm(3), g, g, nan)
+	VMOVUPS(g, nan, s)
+	VMULPS(s, g, s)
+	return s
+}
+
+// siluMulWide is siluMul for AVX-512; n is a multiple of 16.
+func siluMulWide() {
+	TEXT("siluMulAVX512", NOSPLIT, "func(dst *float32, gate *float32, up *float32, n int)")
+	Pragma("noescape")
+	Doc("siluMulAVX512 sets dst to silu(gate)*up; n is a multiple of 16.")
+	elemLoop([]string{"dst", "gate", "up"}, []int{64, 64, 64}, "n", 16, func(p []reg.GPVirtual) {
+		g := ZMM()
+		VMOVUPS(Mem{Base: p[1]}, g)
+		s := silu16(g)
+		VMULPS(Mem{Base: p[2]}, s, s)
+		VMOVUPS(s, Mem{Base: p[0]})
+	})
+	VZEROUPPER()
+	RET()
 }
 
 func rope() {

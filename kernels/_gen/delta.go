@@ -10,7 +10,8 @@ import (
 func deltaKernels() {
 	isa{}.delta()
 	isa{wide: true}.delta()
-	conv4()
+	isa{}.conv4()
+	isa{wide: true}.conv4()
 }
 
 // delta walks the columns in chunks of eight registers: once over the rows for the product with the key, once more to
@@ -37,13 +38,6 @@ func (v isa) delta() {
 	if !v.wide {
 		local = AllocLocal(8 * 32) // the deltas: sixteen registers do not hold them too
 	}
-	zero := func(r reg.VecVirtual) {
-		if v.wide {
-			VPXORD(r, r, r)
-		} else {
-			VXORPS(r, r, r)
-		}
-	}
 	row, kp, qp, n := GP64(), GP64(), GP64(), GP64()
 	head := GP64() // bytes of a state: the next head's lies behind
 	Load(Param("dk"), head)
@@ -52,7 +46,7 @@ func (v isa) delta() {
 		t := make([]reg.VecVirtual, regs)
 		for i := range t {
 			t[i] = v.vec()
-			zero(t[i])
+			v.zero(t[i])
 		}
 		MOVQ(state, row)
 		Load(Param("k"), kp)
@@ -80,7 +74,7 @@ func (v isa) delta() {
 		o := make([]reg.VecVirtual, regs)
 		for i := range o {
 			o[i] = v.vec()
-			zero(o[i])
+			v.zero(o[i])
 		}
 		MOVQ(state, row)
 		Load(Param("k"), kp)
@@ -135,24 +129,31 @@ func (v isa) delta() {
 	RET()
 }
 
-// conv4 is AVX2 on every level: the exponential bounds it.
-func conv4() {
-	TEXT("conv4AVX2", NOSPLIT, "func(out *float32, x0 *float32, x1 *float32, x2 *float32, x3 *float32, w *float32, ld int, n int)")
+func (v isa) conv4() {
+	name := "conv4" + v.suffix()
+	TEXT(name, NOSPLIT, "func(out *float32, x0 *float32, x1 *float32, x2 *float32, x3 *float32, w *float32, ld int, n int)")
 	Pragma("noescape")
-	Doc("conv4AVX2 sets out to silu of the four products w[j*ld:]*xj, added by fma from the first on, for n channels, a multiple of 8.")
+	Doc(name+" sets out to silu of the four products w[j*ld:]*xj, added by fma from the first on, for n channels, a multiple of", "the vector's lanes.")
 	ld := Load(Param("ld"), GP64()).(reg.GPVirtual)
 	SHLQ(Imm(2), ld)
 	w := newLanes(ld)
 	Load(Param("w"), w.base)
-	elemLoop([]string{"out", "x0", "x1", "x2", "x3"}, []int{32, 32, 32, 32, 32}, "n", 8, func(p []reg.GPVirtual) {
-		acc := YMM()
-		VXORPS(acc, acc, acc)
+	step := v.size()
+	elemLoop([]string{"out", "x0", "x1", "x2", "x3"}, []int{step, step, step, step, step}, "n", step/4, func(p []reg.GPVirtual) {
+		acc := v.vec()
+		v.zero(acc)
 		for j := range 4 {
-			x := ymm(Mem{Base: p[1+j]})
+			x := v.vec()
+			VMOVUPS(Mem{Base: p[1+j]}, x)
 			VFMADD231PS(w.at(j, 0), x, acc)
 		}
-		VMOVUPS(silu(acc), Mem{Base: p[0]})
-		ADDQ(Imm(32), w.base)
+		if v.wide {
+			acc = silu16(acc)
+		} else {
+			acc = silu(acc)
+		}
+		VMOVUPS(acc, Mem{Base: p[0]})
+		ADDQ(Imm(uint64(step)), w.base)
 	})
 	VZEROUPPER()
 	RET()
