@@ -44,6 +44,9 @@ func TestDeltaNet(t *testing.T) {
 		restore := SetLevel(l)
 		rng := rand.New(rand.NewPCG(70, 71))
 		for _, c := range deltaShapes {
+			if raceOn && c.dk*c.dv > 5000 {
+				continue
+			}
 			for _, grouped := range []bool{false, true} {
 				const rows = 5
 				n := deltaCase(rng, rows, c.heads, c.keyHeads, c.dk, c.dv, grouped)
@@ -95,7 +98,10 @@ func TestDeltaNet(t *testing.T) {
 func TestDeltaNetLevels(t *testing.T) {
 	rng := rand.New(rand.NewPCG(72, 73))
 	for _, c := range deltaShapes {
-		for _, p := range activationPatterns {
+		for i, p := range activationPatterns {
+			if raceOn && i > 0 {
+				break // portable code is slow there
+			}
 			const rows = 3
 			n := deltaCase(rng, rows, c.heads, c.keyHeads, c.dk, c.dv, rng.IntN(2) == 0)
 			if p != "random" {
@@ -173,6 +179,9 @@ func convCase(rng *rand.Rand, pattern string, channels, taps, dilation, rows int
 func TestConv(t *testing.T) {
 	rng := rand.New(rand.NewPCG(75, 76))
 	for _, channels := range []int{1, 7, 8, 33, 256} {
+		if raceOn && channels > 33 {
+			break
+		}
 		for _, c := range []struct{ taps, dilation, rows int }{{4, 0, 1}, {4, 1, 2}, {4, 1, 9}, {4, 3, 1}, {4, 3, 5}, {4, 3, 20}, {3, 1, 4}, {1, 1, 3}, {2, 2, 5}} {
 			for _, p := range []string{"random", "huge", "tiny", "zero", "spikes", "bad"} {
 				v := convCase(rng, p, channels, c.taps, c.dilation, c.rows)

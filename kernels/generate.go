@@ -9,6 +9,7 @@ package kernels
 //go:generate go run -C _gen . -pkg kernels -set common -out ../common_amd64.s -stubs ../common_amd64.go
 //go:generate go run -C _gen ./arm64 -set matrix -out ../matrix_arm64.s -stubs ../matrix_arm64.go
 //go:generate go run -C _gen ./arm64 -set common -out ../common_arm64.s -stubs ../common_arm64.go
+//go:generate go run -C _gen ./arm64 -set delta -out ../delta_arm64.s -stubs ../delta_arm64.go
 //go:generate go run -C _gen . -pkg kernels -set attend -out ../attend_amd64.s -stubs ../attend_amd64.go
 //go:generate go run -C _gen . -pkg kernels -set delta -out ../delta_amd64.s -stubs ../delta_amd64.go
 //go:generate go run -C _gen . -pkg kernels -set matvec_avx2 -out ../matvec_avx2_amd64.s -stubs ../matvec_avx2_amd64.go

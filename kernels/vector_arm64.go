@@ -44,8 +44,8 @@ func bindVector() {
 		attend:    attendNEON.run,
 		readLoop:  readLoop,
 		l2Norm:    l2Norm,
-		deltaStep: deltaStepGeneric,
-		conv4:     conv4Generic,
+		deltaStep: deltaStep,
+		conv4:     conv4,
 	}
 	ropePairs[LevelNEON] = ropeVector
 	neon.tiles = [len(weightTable)]*tiles{
@@ -70,13 +70,14 @@ func bindVector() {
 	}
 }
 
-// attendNEON takes heads one by one and decodes quantised blocks in portable code.
+// attendNEON takes heads one by one.
 var attendNEON = attendKernels{
 	scores:   [2]floatKernel{compute.KVF16: f16RowsNEON, compute.KVF32: f32RowsNEON},
 	values:   [2]valueKernel{compute.KVF16: valuesF16NEON, compute.KVF32: valuesF32NEON},
 	scaleMax: scaleMaxNEON,
 	expSub:   expSubNEON,
 	scale:    scaleNEON,
+	decode:   [compute.KVTypes]func(dst *float32, w *byte, blocks int){compute.KVQ8_0: decodeQ80NEON, compute.KVQ4_0: decodeQ40NEON},
 }
 
 // callElems bounds the elements that one call of an elementwise function takes: tens of microseconds.
@@ -163,6 +164,33 @@ func l2Norm(x []float32, eps float32) {
 	scaleNEON(&x[0], n, scale)
 	for i := n; i < len(x); i++ {
 		x[i] = float32(x[i] * scale)
+	}
+}
+
+func deltaStep(out, s, q, k, v []float32, decay, beta, scale float32) {
+	n := len(v) &^ 15
+	if n > 0 {
+		clear(out[:n])
+		valuesF32NEON(&out[0], &k[0], (*byte)(unsafe.Pointer(&s[0])), 4*len(v), len(k), n)
+		for j, t := range out[:n] {
+			d := v[j] - float32(decay*t)
+			out[j] = float32(beta * d)
+		}
+		deltaUpdateNEON(&out[0], &s[0], &q[0], &k[0], len(k), 4*len(v), n, decay)
+		scaleNEON(&out[0], n, scale)
+	}
+	deltaColumns(out, s, q, k, v, decay, beta, scale, n)
+}
+
+func conv4(out, x0, x1, x2, x3, w []float32, ld int) {
+	i := 0
+	for n := len(out) &^ 3; i < n; {
+		m := min(n-i, callElems)
+		conv4NEON(&out[i], &x0[i], &x1[i], &x2[i], &x3[i], &w[i], ld, m)
+		i += m
+	}
+	if i < len(out) {
+		conv4Generic(out[i:], x0[i:], x1[i:], x2[i:], x3[i:], w[i:], ld)
 	}
 }
 
