@@ -99,10 +99,20 @@ func encodeQ80AVX2(dst *byte, x *float32, blocks int)
 //go:noescape
 func encodeQ40AVX2(dst *byte, x *float32, blocks int)
 
-// siluMulAVX512 sets dst to silu(gate)*up; n is a multiple of 16.
+// siluMulAVX512 sets dst to silu(gate)*up; n is a multiple of the vector's lanes.
 //
 //go:noescape
 func siluMulAVX512(dst *float32, gate *float32, up *float32, n int)
+
+// sigmoidMulAVX512 sets dst to sigmoid(gate)*up; n is a multiple of the vector's lanes.
+//
+//go:noescape
+func sigmoidMulAVX512(dst *float32, gate *float32, up *float32, n int)
+
+// sigmoidMulAVX2 sets dst to sigmoid(gate)*up; n is a multiple of the vector's lanes.
+//
+//go:noescape
+func sigmoidMulAVX2(dst *float32, gate *float32, up *float32, n int)
 
 // ropeAVX2 turns n pairs (lo, hi), a multiple of 8, by their angles; products and sums are rounded one by one.
 //

@@ -1503,6 +1503,152 @@ DATA k_recip_two<>+16(SB)/8, $0x4000000040000000
 DATA k_recip_two<>+24(SB)/8, $0x4000000040000000
 GLOBL k_recip_two<>(SB), RODATA|NOPTR, $32
 
+// func sigmoidMulAVX512(dst *float32, gate *float32, up *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·sigmoidMulAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ gate+8(FP), CX
+	MOVQ up+16(FP), DX
+	MOVQ n+24(FP), BX
+	SHRQ $0x04, BX
+
+loop:
+	VMOVUPS      (CX), Z0
+	VBROADCASTSS k_silu_min<>+0(SB), Z1
+	VMAXPS       Z0, Z1, Z1
+	VPXORD.BCST  k_float_sign<>+0(SB), Z1, Z1
+	VCMPPS.BCST  $0x05, k_exp_min<>+0(SB), Z1, K1
+	VCMPPS       $0x03, Z1, Z1, K2
+	VMINPS.BCST  k_exp_max<>+0(SB), Z1, Z2
+	VMULPS.BCST  k_exp_log2e<>+0(SB), Z2, Z3
+	VADDPS.BCST  k_exp_magic<>+0(SB), Z3, Z3
+	VSUBPS.BCST  k_exp_magic<>+0(SB), Z3, Z3
+	VMULPS.BCST  k_exp_hi<>+0(SB), Z3, Z4
+	VSUBPS       Z4, Z2, Z2
+	VMULPS.BCST  k_exp_lo<>+0(SB), Z3, Z4
+	VSUBPS       Z4, Z2, Z2
+	VMULPS.BCST  k_exp_c0<>+0(SB), Z2, Z5
+	VADDPS.BCST  k_exp_c1<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_c2<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_c3<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_c4<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_c5<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z2, Z4
+	VMULPS       Z4, Z5, Z5
+	VADDPS       Z2, Z5, Z5
+	VADDPS.BCST  k_exp_one<>+0(SB), Z5, Z5
+	VCVTTPS2DQ   Z3, Z3
+	VPSLLD       $0x17, Z3, Z3
+	VPADDD       Z3, Z5, Z5
+	VMOVUPS.Z    Z5, K1, Z2
+	VMOVUPS      Z1, K2, Z2
+	VADDPS.BCST  k_exp_one<>+0(SB), Z2, Z2
+	VPBROADCASTD k_recip_guess<>+0(SB), Z1
+	VBROADCASTSS k_recip_two<>+0(SB), Z4
+	VBROADCASTSS k_exp_one<>+0(SB), Z5
+	VPSUBD       Z2, Z1, Z1
+	VMULPS       Z1, Z2, Z3
+	VSUBPS       Z3, Z4, Z3
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z1, Z2, Z3
+	VSUBPS       Z3, Z4, Z3
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z1, Z2, Z3
+	VSUBPS       Z3, Z4, Z3
+	VMULPS       Z3, Z1, Z1
+	VMULPS       Z1, Z2, Z3
+	VSUBPS       Z3, Z5, Z3
+	VMULPS       Z3, Z1, Z3
+	VADDPS       Z3, Z1, Z1
+	VCMPPS       $0x03, Z0, Z0, K1
+	VMOVUPS      Z0, K1, Z1
+	VMULPS       (DX), Z1, Z1
+	VMOVUPS      Z1, (AX)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000040, CX
+	ADDQ         $0x00000040, DX
+	DECQ         BX
+	JNZ          loop
+	VZEROUPPER
+	RET
+
+// func sigmoidMulAVX2(dst *float32, gate *float32, up *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·sigmoidMulAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ gate+8(FP), CX
+	MOVQ up+16(FP), DX
+	MOVQ n+24(FP), BX
+	SHRQ $0x03, BX
+
+loop:
+	VMOVUPS    (CX), Y0
+	VMOVUPS    k_silu_min<>+0(SB), Y1
+	VMAXPS     Y0, Y1, Y1
+	VXORPS     k_float_sign<>+0(SB), Y1, Y1
+	VCMPPS     $0x01, k_exp_min<>+0(SB), Y1, Y2
+	VCMPPS     $0x03, Y1, Y1, Y3
+	VMINPS     k_exp_max<>+0(SB), Y1, Y4
+	VMULPS     k_exp_log2e<>+0(SB), Y4, Y5
+	VADDPS     k_exp_magic<>+0(SB), Y5, Y5
+	VSUBPS     k_exp_magic<>+0(SB), Y5, Y5
+	VMULPS     k_exp_hi<>+0(SB), Y5, Y6
+	VSUBPS     Y6, Y4, Y4
+	VMULPS     k_exp_lo<>+0(SB), Y5, Y6
+	VSUBPS     Y6, Y4, Y4
+	VMULPS     k_exp_c0<>+0(SB), Y4, Y7
+	VADDPS     k_exp_c1<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y7, Y7
+	VADDPS     k_exp_c2<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y7, Y7
+	VADDPS     k_exp_c3<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y7, Y7
+	VADDPS     k_exp_c4<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y7, Y7
+	VADDPS     k_exp_c5<>+0(SB), Y7, Y7
+	VMULPS     Y4, Y4, Y6
+	VMULPS     Y6, Y7, Y7
+	VADDPS     Y4, Y7, Y7
+	VADDPS     k_exp_one<>+0(SB), Y7, Y7
+	VCVTTPS2DQ Y5, Y5
+	VPSLLD     $0x17, Y5, Y5
+	VPADDD     Y5, Y7, Y7
+	VANDNPS    Y7, Y2, Y7
+	VBLENDVPS  Y3, Y1, Y7, Y7
+	VADDPS     k_exp_one<>+0(SB), Y7, Y7
+	VMOVDQU    k_recip_guess<>+0(SB), Y1
+	VPSUBD     Y7, Y1, Y1
+	VMOVUPS    k_recip_two<>+0(SB), Y3
+	VMULPS     Y1, Y7, Y2
+	VSUBPS     Y2, Y3, Y2
+	VMULPS     Y2, Y1, Y1
+	VMULPS     Y1, Y7, Y2
+	VSUBPS     Y2, Y3, Y2
+	VMULPS     Y2, Y1, Y1
+	VMULPS     Y1, Y7, Y2
+	VSUBPS     Y2, Y3, Y2
+	VMULPS     Y2, Y1, Y1
+	VMOVUPS    k_exp_one<>+0(SB), Y3
+	VMULPS     Y1, Y7, Y2
+	VSUBPS     Y2, Y3, Y2
+	VMULPS     Y2, Y1, Y2
+	VADDPS     Y2, Y1, Y1
+	VCMPPS     $0x03, Y0, Y0, Y2
+	VBLENDVPS  Y2, Y0, Y1, Y1
+	VMULPS     (DX), Y1, Y1
+	VMOVUPS    Y1, (AX)
+	ADDQ       $0x00000020, AX
+	ADDQ       $0x00000020, CX
+	ADDQ       $0x00000020, DX
+	DECQ       BX
+	JNZ        loop
+	VZEROUPPER
+	RET
+
 // func ropeAVX2(lo *float32, hi *float32, cos *float32, sin *float32, n int)
 // Requires: AVX
 TEXT ·ropeAVX2(SB), NOSPLIT, $0-40

@@ -69,3 +69,21 @@ func siluMulWide(dst, gate, up []float32) {
 	}
 	siluMulVector(dst, gate, up)
 }
+
+func sigmoidMulVector(dst, gate, x []float32) {
+	for len(dst) >= 8 {
+		n := min(len(dst)&^7, callElems)
+		sigmoidMulAVX2(&dst[0], &gate[0], &x[0], n)
+		dst, gate, x = dst[n:], gate[n:], x[n:]
+	}
+	sigmoidMulGeneric(dst, gate, x)
+}
+
+func sigmoidMulWide(dst, gate, x []float32) {
+	for len(dst) >= 16 {
+		n := min(len(dst)&^15, callElems)
+		sigmoidMulAVX512(&dst[0], &gate[0], &x[0], n)
+		dst, gate, x = dst[n:], gate[n:], x[n:]
+	}
+	sigmoidMulVector(dst, gate, x)
+}

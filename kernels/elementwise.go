@@ -58,6 +58,20 @@ func siluMulGeneric(dst, gate, up []float32) {
 	}
 }
 
+// SigmoidMul sets dst to sigmoid(gate)*x; all three have the same length and dst may be either.
+func SigmoidMul(dst, gate, x []float32) {
+	sameLen("SigmoidMul", len(dst), len(gate), len(x))
+	if len(dst) > 0 {
+		current().sigMul(dst, gate, x)
+	}
+}
+
+func sigmoidMulGeneric(dst, gate, x []float32) {
+	for i, g := range gate {
+		dst[i] = float32(fmath.Sigmoid(g) * x[i])
+	}
+}
+
 // Add adds x to dst, which has the same length.
 func Add(dst, x []float32) { AddScaled(dst, x, 1) } // times one is exact
 

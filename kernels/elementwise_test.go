@@ -69,6 +69,12 @@ func TestSiluMul(t *testing.T) {
 		if e := math.Abs(float64(g[0]) - want); e > 1e-6*math.Abs(want)+1e-35 {
 			t.Fatalf("silu(%g)*3 = %g, want %g", x, g[0], want)
 		}
+		g[0] = float32(x)
+		SigmoidMul(g, g, []float32{3})
+		want = 3 / (1 + math.Exp(-v))
+		if e := math.Abs(float64(g[0]) - want); e > 1e-6*want+1e-36 {
+			t.Fatalf("sigmoid(%g)*3 = %g, want %g", x, g[0], want)
+		}
 	}
 }
 

@@ -53,6 +53,7 @@ type level struct {
 	addScaled func(dst, x []float32, w float32)
 	attend    func(m *attention, s *Scratch)
 	readLoop  func(b []byte) uint64
+	sigMul    func(dst, gate, x []float32)
 	l2Norm    func(x []float32, eps float32)
 	deltaStep func(out, s, q, k, v []float32, decay, beta, scale float32)
 	conv4     func(out, x0, x1, x2, x3, w []float32, ld int)
@@ -74,6 +75,7 @@ var generic = level{
 	attend:    attendGeneric,
 	readLoop:  readLoopGeneric,
 	l2Norm:    l2NormGeneric,
+	sigMul:    sigmoidMulGeneric,
 	deltaStep: deltaStepGeneric,
 	conv4:     conv4Generic,
 }

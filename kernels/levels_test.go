@@ -294,6 +294,8 @@ func TestElementwiseLevels(t *testing.T) {
 				compareBits(t, "RMSNorm "+p, got, want)
 				got, want = both(func(d []float32) { SiluMul(d, x, y) }, n)
 				compareBits(t, "SiluMul "+p, got, want)
+				got, want = both(func(d []float32) { SigmoidMul(d, x, y) }, n)
+				compareBits(t, "SigmoidMul "+p, got, want)
 				got, want = both(func(d []float32) { copy(d, y); AddScaled(d, x, 0.37) }, n)
 				compareBits(t, "AddScaled "+p, got, want)
 				got, want = both(func(d []float32) { copy(d, y); Add(d, x) }, n)
@@ -303,6 +305,8 @@ func TestElementwiseLevels(t *testing.T) {
 				}
 				got, want = both(func(d []float32) { SiluMul(d, x, y) }, n)
 				compareBits(t, "SiluMul, 60 times "+p, got, want)
+				got, want = both(func(d []float32) { SigmoidMul(d, x, y) }, n)
+				compareBits(t, "SigmoidMul, 60 times "+p, got, want)
 				b, c := make([]byte, 2*n), make([]byte, 2*n)
 				F32ToF16(b, x)
 				toHalfGeneric(c, x)

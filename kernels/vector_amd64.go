@@ -39,9 +39,10 @@ func bind(l *level, id Level, f32Rows, f32Cols floatKernel, attend *attendKernel
 		dotsVector(f32Rows, f32Cols, dst, ld, w, x, s)
 	}
 	l.kvQ8, l.kvQ4 = kvQ8Vector, kvQ4Vector
-	l.l2Norm, l.conv4, l.deltaStep = l2NormVector, conv4VectorAVX2, deltaStepAVX2
+	l.l2Norm, l.conv4, l.deltaStep, l.sigMul = l2NormVector, conv4VectorAVX2, deltaStepAVX2, sigmoidMulVector
 	if id == LevelAVX512 {
-		l.conv4, l.deltaStep, l.siluMul = conv4VectorAVX512, deltaStepAVX512, siluMulWide
+		l.conv4, l.deltaStep = conv4VectorAVX512, deltaStepAVX512
+		l.siluMul, l.sigMul = siluMulWide, sigmoidMulWide
 	}
 	l.attend = attend.run
 }

@@ -45,6 +45,7 @@ func bindVector() {
 		readLoop:  readLoop,
 		l2Norm:    l2Norm,
 		deltaStep: deltaStep,
+		sigMul:    sigmoidMulGeneric,
 		conv4:     conv4,
 	}
 	ropePairs[LevelNEON] = ropeVector

@@ -23,7 +23,9 @@ func attendKernels() {
 	isa{wide: true}.decodeQ80()
 	encodeKV("q80")
 	encodeKV("q40")
-	siluMulWide()
+	isa{wide: true}.gateMul("silu", silu16)
+	isa{wide: true}.gateMul("sigmoid", sigmoid16)
+	isa{}.gateMul("sigmoid", sigmoid)
 	rope()
 }
 
@@ -399,6 +401,13 @@ func recip16(y reg.VecVirtual) reg.VecVirtual {
 
 // silu16 is fmath.Silu in 16 lanes.
 func silu16(g reg.VecVirtual) reg.VecVirtual {
+	s := sigmoid16(g)
+	VMULPS(s, g, s)
+	return s
+}
+
+// sigmoid16 is fmath.Sigmoid in 16 lanes.
+func sigmoid16(g reg.VecVirtual) reg.VecVirtual {
 	x := ZMM()
 	VBROADCASTSS(floatConst("silu_min", -87), x)
 	VMAXPS(g, x, x) // a NaN in g is taken: the second operand
@@ -409,19 +418,20 @@ func silu16(g reg.VecVirtual) reg.VecVirtual {
 	nan := K()
 	VCMPPS(Imm(3), g, g, nan)
 	VMOVUPS(g, nan, s)
-	VMULPS(s, g, s)
 	return s
 }
 
-// siluMulWide is siluMul for AVX-512; n is a multiple of 16.
-func siluMulWide() {
-	TEXT("siluMulAVX512", NOSPLIT, "func(dst *float32, gate *float32, up *float32, n int)")
+// gateMul writes the product of a vector with a function of its gate; SwiGLU's AVX2 form is among the common ones.
+func (v isa) gateMul(name string, f func(g reg.VecVirtual) reg.VecVirtual) {
+	full := name + "Mul" + v.suffix()
+	TEXT(full, NOSPLIT, "func(dst *float32, gate *float32, up *float32, n int)")
 	Pragma("noescape")
-	Doc("siluMulAVX512 sets dst to silu(gate)*up; n is a multiple of 16.")
-	elemLoop([]string{"dst", "gate", "up"}, []int{64, 64, 64}, "n", 16, func(p []reg.GPVirtual) {
-		g := ZMM()
+	Doc(full + " sets dst to " + name + "(gate)*up; n is a multiple of the vector's lanes.")
+	step := v.size()
+	elemLoop([]string{"dst", "gate", "up"}, []int{step, step, step}, "n", step/4, func(p []reg.GPVirtual) {
+		g := v.vec()
 		VMOVUPS(Mem{Base: p[1]}, g)
-		s := silu16(g)
+		s := f(g)
 		VMULPS(Mem{Base: p[2]}, s, s)
 		VMOVUPS(s, Mem{Base: p[0]})
 	})

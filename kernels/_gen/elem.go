@@ -145,6 +145,13 @@ func recip(y reg.VecVirtual) reg.VecVirtual {
 
 // silu is fmath.Silu in eight lanes.
 func silu(g reg.VecVirtual) reg.VecVirtual {
+	s := sigmoid(g)
+	VMULPS(s, g, s)
+	return s
+}
+
+// sigmoid is fmath.Sigmoid in eight lanes.
+func sigmoid(g reg.VecVirtual) reg.VecVirtual {
 	x := YMM()
 	VMOVUPS(floatConst("silu_min", -87), x)
 	VMAXPS(g, x, x) // a NaN in g is taken: the second operand
@@ -155,7 +162,6 @@ func silu(g reg.VecVirtual) reg.VecVirtual {
 	nan := YMM()
 	VCMPPS(Imm(3), g, g, nan)
 	VBLENDVPS(nan, g, s, s)
-	VMULPS(s, g, s)
 	return s
 }
 
