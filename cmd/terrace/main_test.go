@@ -82,6 +82,19 @@ func TestRunStats(t *testing.T) {
 	}
 }
 
+func TestCacheTypes(t *testing.T) {
+	for flag, want := range map[string]string{"q8_0": "q8_0/f32", "Q4_0": "q4_0/f32", "f16": "f16/f32"} {
+		code, out, errs := terrace("", "run", "-m", tinyMoE, "--temp", "0", "-ctk", flag, "-ctv", "f32", "--stats", "text", "What is the capital of France?")
+		if code != exitOK || !strings.Contains(out, "Paris") || !strings.Contains(errs, "KV "+want+"\n") {
+			t.Errorf("-ctk %s: exit %d, answer %q, statistics %q", flag, code, out, errs)
+		}
+	}
+	code, _, errs := terrace("", "run", "-m", golden(t, "qwen3moe-f32"), "-ctk", "q8_0", "--raw", "hi")
+	if code != exitUsage || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "24") || !strings.Contains(errs, "32") {
+		t.Errorf("heads of 24 elements in blocks of 32: exit %d, %q", code, errs)
+	}
+}
+
 // TestBadInput holds a command line for each way to go wrong, its exit code and what the one line must say.
 func TestBadInput(t *testing.T) {
 	dir := t.TempDir()
