@@ -234,8 +234,8 @@ func TestTooSmall(t *testing.T) {
 	}
 	defer s.Close()
 	_, err = NewCache(Options{Store: s, Experts: experts, Slots: 11, TopK: 4, Lookahead: 2, Guesses: 2})
-	if !errors.Is(err, ErrTooSmall) || !strings.Contains(err.Error(), "11") || !strings.Contains(err.Error(), "12") {
-		t.Errorf("error %v, want both 11 and 12", err)
+	if !errors.Is(err, ErrTooSmall) || !strings.Contains(err.Error(), fmt.Sprint(ArenaBytes(experts, 11))) || !strings.Contains(err.Error(), "in 12 slots") {
+		t.Errorf("error %v, want %d and 12 slots", err, ArenaBytes(experts, 11))
 	}
 	if MinSlots(4, 2, 2) != 12 {
 		t.Errorf("MinSlots(4, 2, 2) = %d", MinSlots(4, 2, 2))

@@ -62,5 +62,15 @@ func (s *Space) Free() error { return Free(s.Mem) }
 // AdviseSmall asks that no huge pages lie under b, so that a touched page takes no memory around it.
 func AdviseSmall(b []byte) error { return unix.Madvise(b, unix.MADV_NOHUGEPAGE) }
 
+// SplitHuge makes the huge page that b may be into small ones, now and for good. Without it the memory of a part that is
+// given back stays with the process's control group until the system is short of memory.
+func SplitHuge(b []byte) error {
+	if err := AdviseSmall(b); err != nil {
+		return err
+	}
+	// Advice about a part of a huge page is what makes the kernel split it; this one costs no more than that.
+	return unix.Madvise(b[:min(len(b), PageSize())], unix.MADV_COLD)
+}
+
 // HugePage is the size of a huge page in bytes.
 const HugePage = 2 << 20

@@ -24,5 +24,8 @@ func (s *Space) Free() error { return Free(s.Mem) }
 // AdviseSmall does nothing here: the system has no such advice.
 func AdviseSmall([]byte) error { return nil }
 
+// SplitHuge does nothing here: there are no huge pages.
+func SplitHuge([]byte) error { return nil }
+
 // HugePage is 0: nobody asks for huge pages here.
 const HugePage = 0
