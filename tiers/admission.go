@@ -7,8 +7,8 @@ import "slices"
 //   - A request of at most topK experts (decode) is admitted when all of them can have slots at once; until then it holds
 //     nothing. So two such requests never wait for one another's slots.
 //   - A longer one (prefill) streams: it is admitted at once, holds what is here, and gets slots for the rest as leases
-//     come back. Only one request streams at a time; it leaves a few slots to others while it has topK itself, and has
-//     no more than a part of the arena for what it reads. Its caller must give leases back before it waits.
+//     come back. Only one request streams at a time; it leaves a few slots to others while it has topK itself, and
+//     pushes others out for a part of the arena only. Its caller must give leases back before it waits.
 //   - Requests are admitted in the order in which they came, except that decode may pass a request that waits to stream.
 //   - A streaming request that holds no slot stops all further admissions until it has one.
 //
@@ -43,9 +43,9 @@ type request struct {
 	items    []item
 	cursor   int // items before it are not missing
 	missing  int
-	held     int // items that have a slot: waiting, ready or leased
+	held     int   // items that have a slot: waiting, ready or leased
 	own      int64 // bytes of the slots among these that the request had read
-	left     int // items neither handed out nor failed
+	left     int   // items neither handed out nor failed
 	admitted bool
 	err      error // of the first expert that failed
 
@@ -244,8 +244,8 @@ func (v *residency) assign(r *request) {
 }
 
 // feed gives the streaming request slots: all that can be had while it has fewer than topK, after that it leaves a few
-// slots to others and keeps what it has read within the window, so that a sweep through all experts of a layer does not
-// push out more than it must.
+// slots to others and pushes experts out only while what it has read is within the window: a sweep through all experts of
+// a layer makes room for the rest of itself.
 func (v *residency) feed(r *request) {
 	bytes := v.layer(r.layer)
 	reserve := v.reserve()
@@ -254,7 +254,7 @@ func (v *residency) feed(r *request) {
 		need := bytes
 		if r.held >= v.topK {
 			need += reserve
-			if r.own+bytes > window {
+			if r.own+bytes > window && v.slack()+v.room.free < need {
 				return
 			}
 		}

@@ -165,8 +165,8 @@ func SlotBytes(experts [][]Desc) int {
 // page that two slots share takes memory for both and comes back only with the second. So a slot of a huge page or more
 // is placed such that whole huge pages lie inside it, and its rest is on small ones:
 //
-//	        | huge page | huge page | huge page | huge page |
-//	  [rest |       slot 0          |        slot 1    | rest]
+//	      | huge page | huge page | huge page | huge page |
+//	[rest |       slot 0          |        slot 1    | rest]
 //
 // Two slots lie back to back, which halves the number of mappings that the system keeps. Smaller slots lie side by side;
 // there those that are in use from the start share huge pages, and where one of them leaves, its pages become small.

@@ -52,7 +52,8 @@ type Cache struct {
 	layouts [][]layout
 	log     *slog.Logger
 
-	attacher Attacher // the store, or nil
+	attacher Attacher               // the store, or nil
+	commit   func(slot int32) error // the arena's, but for tests
 
 	mu       sync.Mutex
 	v        *residency
@@ -150,7 +151,7 @@ func NewCache(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.arena = arena
+	c.arena, c.commit = arena, arena.commit
 	c.reads = make([]Read, z.slots)
 	if c.log != nil {
 		c.log.Info("expert cache", "store", o.Store.Name(), "bytes", target, "slots", c.v.liveSlots(), "sizes", len(z.classes), "largest_slot", z.classes[0].bytes, "experts", z.slots)
@@ -391,7 +392,7 @@ func (m cacheMover) start(i int32, p Priority) {
 // attach comes just before the start of the first read into a slot.
 func (m cacheMover) attach(i int32) {
 	c := m.c
-	if c.nomem = c.arena.commit(i); c.nomem == nil && c.attacher != nil {
+	if c.nomem = c.commit(i); c.nomem == nil && c.attacher != nil {
 		c.attacher.Attach(int(i), c.arena.Slot(int(i)))
 	}
 }

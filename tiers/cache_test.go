@@ -204,7 +204,7 @@ func TestBytes(t *testing.T) {
 				if s.DemandBytes == 0 || s.GuessBytes == 0 || s.Evictions == 0 || s.DiskBusy == 0 || s.BytesPerSecond() == 0 {
 					t.Errorf("stats %+v", s)
 				}
-				if s.Issued == 0 || s.Issued != s.Used+s.Late+s.Wasted+s.Cancelled+int64(countGuesses(c)) {
+				if s.Issued == 0 || s.Issued != s.Used+s.Late+s.Wasted+s.Cancelled+countGuesses(c) {
 					t.Errorf("issued %d, used %d, late %d, wasted %d, cancelled %d", s.Issued, s.Used, s.Late, s.Wasted, s.Cancelled)
 				}
 				t.Logf("%+v", s)
@@ -213,13 +213,16 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// countGuesses is the number of guesses that have caused a read and not been settled.
-func countGuesses(c *Cache) int {
+// countGuesses is the number of guesses that have caused a read and whose expert nobody has used since.
+func countGuesses(c *Cache) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := 0
-	for i := range c.v.slots {
-		if c.v.slots[i].issued {
+	return countIssued(c.v)
+}
+
+func countIssued(v *residency) (n int64) {
+	for i := range v.slots {
+		if v.slots[i].issued {
 			n++
 		}
 	}

@@ -246,8 +246,12 @@ func (v *residency) setTarget(bytes int64) {
 				low = int32(i)
 			}
 		}
-		v.setPin(&v.slots[low], false)
+		s := &v.slots[low]
+		v.setPin(s, false)
 		v.refresh(low)
+		if s.state == slotLoading && s.wants == 0 && !s.guess && v.mv.cancel(low) {
+			v.dropRead(low)
+		}
 	}
 	v.fill()
 	v.advance()

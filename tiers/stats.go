@@ -4,12 +4,12 @@ import "time"
 
 // Stats are a cache's counters since it was made.
 type Stats struct {
-	Store     string // its name
-	Slots     int    // that may hold an expert now
-	Bytes     int64  // of these slots
-	Target    int64  // bytes that they may have; fewer than Bytes while a smaller arena waits for leases and reads
-	Resident  int    // slots that hold a whole expert
-	Pinned    int
+	Store    string // its name
+	Slots    int    // that may hold an expert now
+	Bytes    int64  // of these slots
+	Target   int64  // bytes that they may have; fewer than Bytes while a smaller arena waits for leases and reads
+	Resident int    // slots that hold a whole expert
+	Pinned   int
 
 	Touches  int64 // experts asked for by requests; the sum of the next three
 	Hits     int64 // were resident
