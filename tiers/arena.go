@@ -212,7 +212,7 @@ func newArena(z *slotSizes, live []int32) (*Arena, error) {
 		if k.bytes > math.MaxInt64/4/int64(z.slots) || k.bytes > math.MaxInt/4/int64(z.slots) {
 			return nil, fmt.Errorf("expert arena: %d slots of up to %d bytes are more than this machine can address", z.slots, k.bytes)
 		}
-		total += runBytes(k)
+		total += addresses(k)
 	}
 	space, err := host.Reserve(int(total))
 	if err != nil {
@@ -235,7 +235,7 @@ func newArena(z *slotSizes, live []int32) (*Arena, error) {
 				_ = host.AdviseHuge(run.huge)
 			}
 			a.small = append(a.small, run)
-			at += int(runBytes(k))
+			at += int(addresses(k))
 			continue
 		}
 		rest := size % huge
@@ -269,8 +269,8 @@ func pairBytes(k sizeClass) int64 {
 	return 2*whole + 2*huge
 }
 
-// runBytes is the addresses of a class.
-func runBytes(k sizeClass) int64 {
+// addresses is how many a class takes.
+func addresses(k sizeClass) int64 {
 	if k.bytes < huge {
 		return (k.bytes*int64(k.count) + huge - 1) / huge * huge
 	}
