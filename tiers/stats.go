@@ -25,6 +25,9 @@ type Stats struct {
 	GuessBytes  int64 // read for guesses, whole blocks
 	ReadErrors  int64
 
+	Preloads     int64 // experts read before anybody asked, Cache.Preload
+	PreloadBytes int64 // read for them, whole blocks; in neither of the above
+
 	ReadWait   time.Duration // requests waited, summed
 	Blocked    time.Duration // time with at least one request waiting
 	DiskBusy   time.Duration // time with at least one read under way
@@ -36,7 +39,7 @@ func (s Stats) BytesPerSecond() float64 {
 	if s.DiskBusy <= 0 {
 		return 0
 	}
-	return float64(s.DemandBytes+s.GuessBytes) / s.DiskBusy.Seconds()
+	return float64(s.DemandBytes+s.GuessBytes+s.PreloadBytes) / s.DiskBusy.Seconds()
 }
 
 // Stats is a snapshot of the counters.
@@ -52,6 +55,10 @@ func (c *Cache) Stats() Stats {
 		IssuedBytes: n.guessedBytes, UsedBytes: n.usedBytes, LateBytes: n.lateBytes, WastedBytes: n.wastedBytes, CancelledBytes: n.cancelB,
 		DemandBytes: d.DemandBytes, GuessBytes: d.GuessBytes, ReadErrors: d.Errors,
 		ReadWait: c.waited, Blocked: c.blockedTime, DiskBusy: d.Busy,
+	}
+	if c.pre != nil {
+		s.Preloads, s.PreloadBytes = c.pre.n, c.pre.bytes
+		s.GuessBytes = max(0, s.GuessBytes-c.pre.bytes) // the store was asked a moment earlier
 	}
 	if c.blocked > 0 {
 		s.Blocked += time.Since(c.blockedSince)

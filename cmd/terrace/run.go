@@ -25,7 +25,7 @@ func runCommand(e env) *cli.Command {
 		Name:      "run",
 		Usage:     "answer one prompt, streamed; without PROMPT (or with -) it is read from standard input, on a terminal it is a chat",
 		ArgsUsage: "[PROMPT]",
-		Flags: append(modelFlags(),
+		Flags: append(modelFlags(), heatFlag(),
 			&cli.StringFlag{Name: "prompt", Aliases: []string{"p"}, Usage: "the prompt, instead of the argument"},
 			&cli.StringFlag{Name: "system-prompt", Aliases: []string{"sys"}, Usage: "system message"},
 			&cli.IntFlag{Name: "predict", Aliases: []string{"n", "n-predict"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
@@ -55,6 +55,9 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 	}
 	o, err := engineOptions(c, e)
 	if err != nil {
+		return err
+	}
+	if o.HeatDir, err = heatDir(c, e); err != nil {
 		return err
 	}
 	p := samplerParams(c)
