@@ -52,8 +52,7 @@ type Stats struct {
 	HitsInflight       int64   `json:"hits_inflight"`
 	Misses             int64   `json:"misses"`
 	BytesRead          int64   `json:"bytes_read"`    // for demands and guesses; preloads are apart
-	DemandBytes        int64   `json:"demand_bytes"`  // of these, for experts that a layer already waited for
-	GuessBytes         int64   `json:"guess_bytes"`   // of these, for experts that a layer ahead was expected to need
+	DemandBytes        int64   `json:"demand_bytes"`  // of the misses: experts nobody had asked for when a layer needed them
 	PreloadBytes       int64   `json:"preload_bytes"` // hot experts by the heat profile, since the last request or the start
 	PreloadExperts     int64   `json:"preload_experts"`
 	BytesVRAM          int64   `json:"bytes_vram"`
@@ -183,8 +182,8 @@ func (m *Meter) end() Stats {
 	st.HitsRAM = b.Hits - a.Hits
 	st.HitsInflight = b.InFlight - a.InFlight
 	st.Misses = b.Misses - a.Misses
-	st.DemandBytes, st.GuessBytes = b.DemandBytes-a.DemandBytes, max(0, b.GuessBytes-a.GuessBytes)
-	st.BytesRead = st.DemandBytes + st.GuessBytes
+	st.DemandBytes = b.MissBytes - a.MissBytes
+	st.BytesRead = max(0, b.DemandBytes+b.GuessBytes-a.DemandBytes-a.GuessBytes)
 	st.PreloadBytes, st.PreloadExperts = b.PreloadBytes-e.told.PreloadBytes, b.Preloads-e.told.Preloads
 	e.told = b
 	st.ReadWaitMS = ms(b.Blocked - a.Blocked)

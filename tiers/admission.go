@@ -109,6 +109,7 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 		switch {
 		case s < 0:
 			v.n.misses++
+			v.n.missBytes += v.size[layer][e]
 		case v.slots[s].state == slotReady:
 			v.n.hits++
 			if at := v.slots[s].heapAt; at >= 0 { // its score has changed

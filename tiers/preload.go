@@ -28,7 +28,7 @@ type preload struct {
 	spare  int       // free slots that stay free, so that a demand need not evict while this goes on
 	early  []bool    // by slot: its read is a preload
 	n      int64     // experts read
-	bytes  int64     // of these, whole blocks that were not promoted to demands
+	bytes  [2]int64  // of these, whole blocks, by the priority at which they were read in the end
 }
 
 // Preload tells the cache how often a token is expected to use each expert ([layer][expert], as Heat.Rates gives) before
@@ -133,7 +133,8 @@ func (c *Cache) pump() {
 	}
 }
 
-// preloaded takes note of a read that ended. What of it a demand took over before it began is not counted.
+// preloaded takes note of a read that ended. Like a guess, it counts as what first asked for it, though a layer may have
+// come to wait for it.
 func (c *Cache) preloaded(r *Read, err error) {
 	p := c.pre
 	if p == nil || r.Slot >= len(p.early) || !p.early[r.Slot] {
@@ -144,15 +145,11 @@ func (c *Cache) preloaded(r *Read, err error) {
 	if err != nil {
 		return
 	}
-	var n int64
+	p.n++
 	for i := range r.layout.spans {
-		if s := &r.layout.spans[i]; s.length > 0 && r.as[i] == Guess {
-			n += int64(s.size)
+		if s := &r.layout.spans[i]; s.length > 0 {
+			p.bytes[r.as[i]] += int64(s.size)
 		}
-	}
-	if n > 0 {
-		p.n++
-		p.bytes += n
 	}
 }
 

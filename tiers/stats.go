@@ -15,6 +15,8 @@ type Stats struct {
 	InFlight int64 // were on their way
 	Misses   int64 // had not been asked for
 
+	MissBytes int64 // of the experts in Misses, without alignment
+
 	Evictions int64
 
 	// Prefetch, in experts and in bytes without alignment. Issued = Used + Late + Wasted + Cancelled + those not settled yet.
@@ -50,15 +52,17 @@ func (c *Cache) Stats() Stats {
 	v, n := c.v, &c.v.n
 	s := Stats{
 		Store: c.store.Name(), Slots: len(v.slots), SlotBytes: int64(c.arena.slot), Pinned: v.pins,
-		Touches: n.touches, Hits: n.hits, InFlight: n.inflight, Misses: n.misses, Evictions: n.evictions,
+		Touches: n.touches, Hits: n.hits, InFlight: n.inflight, Misses: n.misses, MissBytes: n.missBytes, Evictions: n.evictions,
 		Issued: n.guessed, Used: n.used, Late: n.late, Wasted: n.wasted, Cancelled: n.cancelled,
 		IssuedBytes: n.guessedBytes, UsedBytes: n.usedBytes, LateBytes: n.lateBytes, WastedBytes: n.wastedBytes, CancelledBytes: n.cancelB,
 		DemandBytes: d.DemandBytes, GuessBytes: d.GuessBytes, ReadErrors: d.Errors,
 		ReadWait: c.waited, Blocked: c.blockedTime, DiskBusy: d.Busy,
 	}
 	if c.pre != nil {
-		s.Preloads, s.PreloadBytes = c.pre.n, c.pre.bytes
-		s.GuessBytes = max(0, s.GuessBytes-c.pre.bytes) // the store was asked a moment earlier
+		b := c.pre.bytes
+		s.Preloads, s.PreloadBytes = c.pre.n, b[Demand]+b[Guess]
+		s.DemandBytes = max(0, s.DemandBytes-b[Demand]) // the store was asked a moment earlier
+		s.GuessBytes = max(0, s.GuessBytes-b[Guess])
 	}
 	if c.blocked > 0 {
 		s.Blocked += time.Since(c.blockedSince)
