@@ -189,6 +189,9 @@ func (e *Engine) openTiers() error {
 	if err != nil {
 		return fmt.Errorf("store %s: %w", e.opt.Store, err)
 	}
+	if st, err = e.verified(st, paths); err != nil {
+		return err
+	}
 	e.store = st.Name()
 	c := e.model.Config()
 	e.cache, err = tiers.NewCache(tiers.Options{
