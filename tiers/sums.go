@@ -163,26 +163,29 @@ func MakeSums(ctx context.Context, paths []string, experts [][]Desc, progress fu
 		return nil, err
 	}
 	defer host.Free(buf)
+	shard, start, have := -1, int64(0), 0 // what lies in buf: the file, the offset and the length
 	for _, x := range parts {
 		l := layoutOf(x.d)
 		r := &Read{Desc: x.d, layout: &l}
 		sum := uint32(0)
 		p := x.d.Pieces[x.piece]
-		f := &fs[p.Shard]
-		for at := int64(0); at < p.Length; {
+		for at := p.Offset; at < p.Offset+p.Length; {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			from := (p.Offset + at) &^ (host.IOAlign - 1)
-			skip := int(p.Offset + at - from)
-			n, err := f.ReadAt(buf, from)
-			if n <= skip {
-				if errors.Is(err, io.EOF) || n%host.IOAlign != 0 && errors.Is(err, syscall.EINVAL) { // as in NewPread
-					err = nil
+			if shard != p.Shard || at < start || at >= start+int64(have) {
+				// Neighbours come with it: one read serves many small experts.
+				shard, start = p.Shard, at&^(host.IOAlign-1)
+				last := fs[shard].size - start
+				have, err = fs[shard].ReadAt(buf[:min(sumBlock, (last+host.IOAlign-1)&^(host.IOAlign-1))], start)
+				if int64(have) <= at-start {
+					if errors.Is(err, io.EOF) || have%host.IOAlign != 0 && errors.Is(err, syscall.EINVAL) { // as in NewPread
+						err = nil
+					}
+					return nil, fs.fail(r, x.piece, l.spans[x.piece].skip+int(at-p.Offset), err)
 				}
-				return nil, fs.fail(r, x.piece, l.spans[x.piece].skip+int(at), err)
 			}
-			b := buf[skip:min(int64(n), int64(skip)+p.Length-at)]
+			b := buf[at-start : min(int64(have), p.Offset+p.Length-start)]
 			sum = crc32.Update(sum, castagnoli, b)
 			at += int64(len(b))
 			done += int64(len(b))
