@@ -33,8 +33,10 @@ type Engine struct {
 	shapes  []expertShape
 	table   [][]tiers.Desc // where each expert lies, by layer
 	budget  Budget
+	heat    *heat  // nil when it is off
 	store   string // the store that was taken
 	load    time.Duration
+	told    tiers.Stats // counters when the last request's statistics were made
 	log     *slog.Logger
 	quant   string
 }
@@ -61,6 +63,16 @@ func Open(o Options) (opened *Engine, err error) {
 	if e.model, err = model.Load(f, model.Options{MaxRows: o.Batch}); err != nil {
 		return nil, err
 	}
+	if err := e.plan(); err != nil {
+		return nil, err
+	}
+	if e.dense, err = readDense(f, e.model.Dense()); err != nil {
+		return nil, err
+	}
+	if err := e.openTiers(); err != nil {
+		return nil, err
+	}
+	// From here on a learned model's hottest experts are on their way, while the processor is busy with its vocabulary.
 	if e.tok, err = tokenizer.New(f.Metadata); err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Path, err)
 	}
@@ -70,20 +82,11 @@ func Open(o Options) (opened *Engine, err error) {
 	if err := e.loadTemplate(); err != nil {
 		return nil, err
 	}
-	if err := e.plan(); err != nil {
-		return nil, err
-	}
-	if e.dense, err = readDense(f, e.model.Dense()); err != nil {
-		return nil, err
-	}
 	e.backend, err = cpu.New(cpu.Options{Threads: o.Threads, Exact: o.Exact, Alloc: host.Alloc, Free: host.Free})
 	if err != nil {
 		return nil, err
 	}
 	if err := e.model.Bind(e.backend, func(name string) []byte { return e.dense.views[name] }); err != nil {
-		return nil, err
-	}
-	if err := e.openTiers(); err != nil {
 		return nil, err
 	}
 	// Collecting early keeps the heap inside what the budget set aside for it; weights and slots are not in it.
@@ -167,7 +170,7 @@ func (e *Engine) layOut() {
 	e.table = out
 }
 
-// openTiers opens the store and the cache over it.
+// openTiers opens the store and the cache over it, and starts to read what was hot before.
 func (e *Engine) openTiers() error {
 	if e.budget.Experts == 0 {
 		e.store = "none"
@@ -196,6 +199,9 @@ func (e *Engine) openTiers() error {
 	if err != nil {
 		return fmt.Errorf("store %s: %w", e.opt.Store, err)
 	}
+	if st, err = e.verified(st, paths); err != nil {
+		return err
+	}
 	e.store = st.Name()
 	c := e.model.Config()
 	e.cache, err = tiers.NewCache(tiers.Options{
@@ -204,6 +210,14 @@ func (e *Engine) openTiers() error {
 	if err != nil {
 		st.Close()
 		return err
+	}
+	learned, err := e.openHeat()
+	if err != nil {
+		return err
+	}
+	if learned != nil {
+		n := e.cache.Preload(learned.Rates())
+		e.log.Info("heat profile", "file", e.heat.profile.Path, "tokens", learned.Tokens, "preload", n)
 	}
 	return nil
 }
@@ -257,6 +271,10 @@ func (e *Engine) Options() Options { return e.opt }
 // Close frees all memory. No session may be in use.
 func (e *Engine) Close() error {
 	var errs []error
+	if e.heat != nil {
+		e.heat.close()
+		e.heat = nil
+	}
 	if e.cache != nil {
 		errs = append(errs, e.cache.Close()) // closes its store
 		e.cache = nil

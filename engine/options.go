@@ -43,7 +43,13 @@ type Options struct {
 	ValType   compute.KVType
 	// GuessAlways keeps guessing when every expert is in RAM, where guesses are of no use, so that they can be scored.
 	GuessAlways bool
-	Log         *slog.Logger // nil: silent
+	// HeatDir is the folder in which the heat profile of the model is kept: it seeds the cache and is learned further. Empty:
+	// no heat is read, counted or saved.
+	HeatDir string
+	// SumsDir is the folder with the experts' checksums; each first read of an expert is compared with them. Empty: no
+	// comparison.
+	SumsDir string
+	Log     *slog.Logger // nil: silent
 }
 
 // LookaheadAuto leaves the depth to the engine.

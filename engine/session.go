@@ -44,7 +44,9 @@ func (e *Engine) NewSession() (*Session, error) {
 		st.Free()
 		return nil, err
 	}
-	s.src = newSource(e.cache, s.pipe, e.shapes, rules, e.opt.Lookahead, e.opt.GuessAlways)
+	src := newSource(e.cache, s.pipe, e.shapes, rules, e.opt.Lookahead, e.opt.GuessAlways)
+	src.heat, src.topK = e.heat, c.TopK
+	s.src = src
 	return s, nil
 }
 
@@ -55,8 +57,13 @@ func (s *Session) OnRoute(f func(layer int, choices []int32)) {
 	}
 }
 
-// Close frees the timeline's memory.
-func (s *Session) Close() { s.state.Free() }
+// Close frees the timeline's memory and saves the heat that was learned.
+func (s *Session) Close() {
+	s.state.Free()
+	if s.e.heat != nil {
+		s.e.heat.save()
+	}
+}
 
 // Pos is the number of tokens evaluated.
 func (s *Session) Pos() int { return len(s.tokens) }

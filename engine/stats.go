@@ -51,7 +51,10 @@ type Stats struct {
 	HitsRAM            int64   `json:"hits_ram"`
 	HitsInflight       int64   `json:"hits_inflight"`
 	Misses             int64   `json:"misses"`
-	BytesRead          int64   `json:"bytes_read"`
+	BytesRead          int64   `json:"bytes_read"`    // for demands and guesses; preloads are apart
+	DemandBytes        int64   `json:"demand_bytes"`  // of the misses: experts nobody had asked for when a layer needed them
+	PreloadBytes       int64   `json:"preload_bytes"` // hot experts by the heat profile, since the last request or the start
+	PreloadExperts     int64   `json:"preload_experts"`
 	BytesVRAM          int64   `json:"bytes_vram"`
 	ReadWaitMS         float64 `json:"read_wait_ms"`
 	OverlappedReadMS   float64 `json:"overlapped_read_ms"`
@@ -191,22 +194,25 @@ func (m *Meter) end() Stats {
 	st.HitsRAM = b.Hits - a.Hits
 	st.HitsInflight = b.InFlight - a.InFlight
 	st.Misses = b.Misses - a.Misses
-	st.BytesRead = b.DemandBytes + b.GuessBytes - a.DemandBytes - a.GuessBytes
+	st.DemandBytes = b.MissBytes - a.MissBytes
+	st.BytesRead = max(0, b.DemandBytes+b.GuessBytes-a.DemandBytes-a.GuessBytes)
 	st.ExpertBytes, st.ExpertSlots = b.Bytes, b.Slots
 	st.PrefetchBytes = PrefetchBytes{
 		Issued: b.IssuedBytes - a.IssuedBytes, Used: b.UsedBytes - a.UsedBytes, Late: b.LateBytes - a.LateBytes,
 		Wasted: b.WastedBytes - a.WastedBytes, Cancelled: b.CancelledBytes - a.CancelledBytes,
 	}
+	st.PreloadBytes, st.PreloadExperts = b.PreloadBytes-e.told.PreloadBytes, b.Preloads-e.told.Preloads
+	e.told = b
 	st.ReadWaitMS = ms(b.Blocked - a.Blocked)
 	st.OverlappedReadMS = ms(b.Overlapped - a.Overlapped)
 	d := m.decode.cache
 	st.decodeCold = b.Misses - d.Misses + b.InFlight - d.InFlight
 	if busy := b.DiskBusy - a.DiskBusy; busy > 0 {
-		st.DiskBytesPerSecond = float64(st.BytesRead) / busy.Seconds()
+		st.DiskBytesPerSecond = float64(st.BytesRead+b.PreloadBytes-a.PreloadBytes) / busy.Seconds()
 		st.decodeRate = st.DiskBytesPerSecond
 	}
 	if busy := b.DiskBusy - d.DiskBusy; busy > 0 {
-		st.decodeRate = float64(b.DemandBytes+b.GuessBytes-d.DemandBytes-d.GuessBytes) / busy.Seconds()
+		st.decodeRate = float64(b.DemandBytes+b.GuessBytes+b.PreloadBytes-d.DemandBytes-d.GuessBytes-d.PreloadBytes) / busy.Seconds()
 	}
 	st.Prefetch = now.pipe.Since(m.before.pipe)
 	if m.idle {

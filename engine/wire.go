@@ -21,6 +21,8 @@ type source struct {
 	always bool // guess even when there is nothing to read
 	free   []*request
 	rec    func(layer int, choices []int32) // routing listener, or nil
+	heat   *heat                            // counts uses, or nil
+	topK   int
 }
 
 // expertShape holds a layer's matrix types and shapes; the bytes come from a lease.
@@ -48,6 +50,9 @@ func (s *source) Hint(at, target int, scores []float32, rows int) {
 func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32) (model.Request, error) {
 	if s.rec != nil {
 		s.rec(layer, choices)
+	}
+	if s.heat != nil {
+		s.heat.use(layer, choices, s.topK)
 	}
 	s.pipe.Settle(layer, experts, choices)
 	q, err := s.cache.Begin(layer, experts)

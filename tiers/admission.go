@@ -115,6 +115,7 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 		i := v.where[layer][e]
 		if i < 0 {
 			v.n.misses++
+			v.n.missBytes += v.size[layer][e]
 			continue
 		}
 		s := &v.slots[i]

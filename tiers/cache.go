@@ -57,7 +57,8 @@ type Cache struct {
 
 	mu       sync.Mutex
 	v        *residency
-	reads    []Read // of each slot
+	reads    []Read   // of each slot
+	pre      *preload // nil before Preload
 	requests []*Request
 	dirty    bool
 	closed   bool
@@ -202,6 +203,7 @@ func (c *Cache) Begin(layer int, experts []int32) (*Request, error) {
 	}
 	r.closed = false
 	c.v.begin(&r.r, layer, experts)
+	c.pump()
 	return r, nil
 }
 
@@ -347,7 +349,9 @@ func (c *Cache) unlock() {
 // ReadDone implements Sink.
 func (c *Cache) ReadDone(r *Read, err error) {
 	c.mu.Lock()
+	c.preloaded(r, err)
 	c.v.done(int32(r.Slot), err)
+	c.pump()
 	c.unlock()
 }
 
@@ -412,7 +416,13 @@ func (m cacheMover) promote(i int32) {
 	m.c.dirty = true
 }
 
-func (m cacheMover) cancel(i int32) bool { return m.c.store.Cancel(&m.c.reads[i]) }
+func (m cacheMover) cancel(i int32) bool {
+	if !m.c.store.Cancel(&m.c.reads[i]) {
+		return false
+	}
+	m.c.withdrawn(int(i))
+	return true
+}
 
 func (m cacheMover) begun(i int32) bool { return m.c.reads[i].began.Load() }
 

@@ -70,7 +70,7 @@ type memory interface {
 
 // counts are what residency counts; Stats explains them.
 type counts struct {
-	touches, hits, inflight, misses, evictions               int64
+	touches, hits, inflight, misses, missBytes, evictions    int64
 	guessed, kept, used, late, wasted, cancelled             int64
 	guessedBytes, usedBytes, lateBytes, wastedBytes, cancelB int64
 }

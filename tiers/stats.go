@@ -16,6 +16,8 @@ type Stats struct {
 	InFlight int64 // were on their way
 	Misses   int64 // had not been asked for
 
+	MissBytes int64 // of the experts in Misses, without alignment
+
 	Evictions int64
 
 	// Experts read on a guess, in experts and in bytes without alignment. Each ends in one way: Used, it was whole when
@@ -28,6 +30,9 @@ type Stats struct {
 	GuessBytes  int64 // read for guesses, whole blocks
 	ReadErrors  int64
 
+	Preloads     int64 // experts read before anybody asked, Cache.Preload
+	PreloadBytes int64 // read for them, whole blocks; in neither of the above
+
 	ReadWait   time.Duration // requests waited, summed
 	Blocked    time.Duration // time with at least one request waiting
 	DiskBusy   time.Duration // time with at least one read under way
@@ -39,7 +44,7 @@ func (s Stats) BytesPerSecond() float64 {
 	if s.DiskBusy <= 0 {
 		return 0
 	}
-	return float64(s.DemandBytes+s.GuessBytes) / s.DiskBusy.Seconds()
+	return float64(s.DemandBytes+s.GuessBytes+s.PreloadBytes) / s.DiskBusy.Seconds()
 }
 
 // Stats is a snapshot of the counters.
@@ -50,11 +55,17 @@ func (c *Cache) Stats() Stats {
 	v, n := c.v, &c.v.n
 	s := Stats{
 		Store: c.store.Name(), Slots: v.liveSlots(), Bytes: v.room.live, Target: v.room.target, Resident: v.ready, Pinned: v.pins,
-		Touches: n.touches, Hits: n.hits, InFlight: n.inflight, Misses: n.misses, Evictions: n.evictions,
+		Touches: n.touches, Hits: n.hits, InFlight: n.inflight, Misses: n.misses, MissBytes: n.missBytes, Evictions: n.evictions,
 		Issued: n.guessed, Used: n.used, Late: n.late, Wasted: n.wasted, Cancelled: n.cancelled,
 		IssuedBytes: n.guessedBytes, UsedBytes: n.usedBytes, LateBytes: n.lateBytes, WastedBytes: n.wastedBytes, CancelledBytes: n.cancelB,
 		DemandBytes: d.DemandBytes, GuessBytes: d.GuessBytes, ReadErrors: d.Errors,
 		ReadWait: c.waited, Blocked: c.blockedTime, DiskBusy: d.Busy,
+	}
+	if c.pre != nil {
+		b := c.pre.bytes
+		s.Preloads, s.PreloadBytes = c.pre.n, b[Demand]+b[Guess]
+		s.DemandBytes = max(0, s.DemandBytes-b[Demand]) // the store was asked a moment earlier
+		s.GuessBytes = max(0, s.GuessBytes-b[Guess])
 	}
 	if c.blocked > 0 {
 		s.Blocked += time.Since(c.blockedSince)

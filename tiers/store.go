@@ -31,6 +31,7 @@ type Read struct {
 	Dst      []byte
 	Priority Priority
 	Sink     Sink
+	reader   Sink // a verifier took the place of
 
 	layout     *layout
 	prev, next *Read

@@ -22,6 +22,7 @@ func inspectCommand(e env) *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "one JSON document on standard output"},
 			&cli.BoolFlag{Name: "tensors", Usage: "list every tensor"},
 			&cli.BoolFlag{Name: "metadata", Usage: "list every key"},
+			&cli.BoolFlag{Name: "checksum", Usage: "read every expert and write the checksums that run --verify compares with, instead of a report"},
 		},
 		Action: func(c *cli.Context) error { return runInspect(c, e) },
 	}
@@ -90,6 +91,9 @@ func runInspect(c *cli.Context, e env) error {
 		if path, err = modelPath(c, e); err != nil {
 			return err
 		}
+	}
+	if c.Bool("checksum") {
+		return runChecksum(c, e, path)
 	}
 	f, err := gguf.Open(path)
 	if err != nil {

@@ -137,6 +137,7 @@ func newApp(e env) *cli.App {
 			inspectCommand(e),
 			evalCommand(e),
 			benchCommand(e),
+			heatCommand(e),
 		},
 		Version:                version,
 		ExitErrHandler:         func(*cli.Context, error) {},

@@ -25,7 +25,8 @@ func runCommand(e env) *cli.Command {
 		Name:      "run",
 		Usage:     "answer one prompt, streamed; without PROMPT (or with -) it is read from standard input, on a terminal it is a chat",
 		ArgsUsage: "[PROMPT]",
-		Flags: append(modelFlags(),
+		Flags: append(modelFlags(), heatFlag(),
+			&cli.BoolFlag{Name: "verify", Usage: "compare the first read of each expert with its checksum (terrace inspect --checksum makes them)"},
 			&cli.StringFlag{Name: "prompt", Aliases: []string{"p"}, Usage: "the prompt, instead of the argument"},
 			&cli.StringFlag{Name: "system-prompt", Aliases: []string{"sys"}, Usage: "system message"},
 			&cli.IntFlag{Name: "predict", Aliases: []string{"n", "n-predict"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
@@ -56,6 +57,14 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 	o, err := engineOptions(c, e)
 	if err != nil {
 		return err
+	}
+	if o.HeatDir, err = heatDir(c, e); err != nil {
+		return err
+	}
+	if c.Bool("verify") {
+		if o.SumsDir, err = needCacheDir(e); err != nil {
+			return fmt.Errorf("--verify: %w", err)
+		}
 	}
 	p := samplerParams(c)
 	if err := p.Validate(); err != nil { // before the model is loaded; the vocabulary comes with it

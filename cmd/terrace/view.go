@@ -76,6 +76,9 @@ func statsText(w io.Writer, st *engine.Stats) error {
 			share(st.HitsRAM, st.Touches), share(st.HitsInflight, st.Touches), share(st.Misses, st.Touches))
 		p("disk      %s read by %s at %s/s; arithmetic waited %.1f ms, %.1f ms of reading were hidden behind it",
 			bytesText(st.BytesRead), st.Store, bytesText(int64(st.DiskBytesPerSecond)), st.ReadWaitMS, st.OverlappedReadMS)
+		if st.PreloadBytes > 0 {
+			p("heat      %s of the hottest experts read before they were asked for (%d experts)", bytesText(st.PreloadBytes), st.PreloadExperts)
+		}
 		f := st.Prefetch
 		if f.DisabledReason != "" {
 			p("prefetch  off: %s", f.DisabledReason)
