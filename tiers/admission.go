@@ -91,9 +91,11 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 	v.clock++
 	v.visited[layer] = v.clock
 	v.current = layer
-	v.policy.visit(layer)
+	v.policy.visit(layer, experts)
 	if v.policy.rescale() {
 		v.reheap()
+	} else {
+		v.reheapLayer(layer)
 	}
 	if cap(r.items) < len(experts) {
 		r.items = make([]item, len(experts))
@@ -103,7 +105,6 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 	r.admitted, r.err, r.readyHead, r.readyTail = false, nil, nil, nil
 	for i, e := range experts {
 		r.items[i] = item{req: r, expert: e, slot: -1}
-		v.policy.touch(layer, int(e))
 		v.n.touches++
 		s := v.where[layer][e]
 		switch {
@@ -111,9 +112,6 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 			v.n.misses++
 		case v.slots[s].state == slotReady:
 			v.n.hits++
-			if at := v.slots[s].heapAt; at >= 0 { // its score has changed
-				v.heapFix(v.victims[layer], int(at))
-			}
 		default:
 			v.n.inflight++
 		}

@@ -19,9 +19,12 @@ type Policy uint8
 
 // The policies.
 const (
-	EWMA Policy = iota // decayed frequency
-	LRU                // time of the last use
+	Reuse Policy = iota // learned: when an expert will be wanted again
+	EWMA                // decayed frequency
+	LRU                 // time of the last use
 )
+
+func (p Policy) String() string { return [...]string{"reuse", "EWMA", "LRU"}[p] }
 
 // Options configure a cache.
 type Options struct {
@@ -86,9 +89,6 @@ func NewCache(o Options) (*Cache, error) {
 	case o.Slots > math.MaxInt32 || len(o.Experts) > math.MaxUint16+1:
 		return nil, fmt.Errorf("expert cache: %d slots, %d layers; at most %d and %d are possible", o.Slots, len(o.Experts), math.MaxInt32, math.MaxUint16+1)
 	}
-	if o.HalfLife == 0 {
-		o.HalfLife = 64
-	}
 	c := &Cache{store: o.Store, experts: o.Experts, log: o.Log, total: total}
 	var counts []int
 	var bytes [][]int64
@@ -126,11 +126,7 @@ func NewCache(o Options) (*Cache, error) {
 	if b, ok := o.Store.(interface{ bind(*Arena) }); ok {
 		b.bind(arena)
 	}
-	var p policy = newEWMA(counts, o.HalfLife)
-	if o.Policy == LRU {
-		p = newLRU(counts)
-	}
-	c.v = newResidency(bytes, o.Slots, o.TopK, least, p, cacheMover{c})
+	c.v = newResidency(bytes, o.Slots, o.TopK, least, newPolicy(o.Policy, counts, o.TopK, o.HalfLife), cacheMover{c})
 	c.reads = make([]Read, o.Slots)
 	if c.log != nil {
 		c.log.Info("expert cache", "store", o.Store.Name(), "slots", o.Slots, "slot_bytes", arena.slot, "experts", total)

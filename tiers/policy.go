@@ -1,18 +1,38 @@
 package tiers
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // policy scores experts by their uses: among those that may leave, the lowest score leaves first. It only orders; what
 // may leave is residency's. Scores are kept for absent experts too, so that one that returns is known.
 type policy interface {
-	// visit says that a layer is about to use experts: once for each Begin.
-	visit(layer int)
-	// touch counts one use of an expert in the layer's current visit.
-	touch(layer, expert int)
-	// score must not change but by touch and rescale.
+	// visit counts one use of each of a layer's distinct experts: once for each Begin.
+	visit(layer int, experts []int32)
+	// score must not change but by visits of its layer and rescale.
 	score(layer, expert int) float64
-	// rescale answers true when scores of untouched experts changed since the last call, in the same order or tied.
+	// rank makes scores of different layers comparable: away is the time until the layer's next turn, in passes over all
+	// layers, above 0 and at most 1. It rises with the score.
+	rank(score, away float64) float64
+	// rescale answers true when scores of layers not visited changed since the last call.
 	rescale() bool
+}
+
+// newPolicy makes the policy of that name for layers of so many experts.
+func newPolicy(p Policy, sizes []int, topK, halfLife int) policy {
+	if halfLife == 0 {
+		halfLife = 64
+	}
+	switch p {
+	case Reuse:
+		return newReuse(sizes, topK)
+	case EWMA:
+		return newEWMA(sizes, halfLife)
+	case LRU:
+		return newLRU(sizes)
+	}
+	panic(fmt.Sprintf("tiers: policy %d", p))
 }
 
 // ewma is decayed frequency: a use counts half as much after halfLife visits of its layer.
@@ -47,7 +67,7 @@ func newEWMA(sizes []int, halfLife int) *ewma {
 	return p
 }
 
-func (p *ewma) visit(layer int) {
+func (p *ewma) visit(layer int, experts []int32) {
 	// A layer that was passed over (a run that was cancelled in the middle) must not count in a currency of its own for
 	// ever: it may lag by a quarter of the half-life, room enough for several sequences that take turns between layers.
 	p.pass[layer] = max(p.pass[layer]+1, p.latest-p.halfLife/4)
@@ -61,14 +81,15 @@ func (p *ewma) visit(layer int) {
 		p.base += maxPower
 		p.scaled = true
 	}
-}
-
-func (p *ewma) touch(layer, expert int) {
 	n := p.pass[layer]
-	p.scores[layer][expert] += math.Ldexp(p.roots[n%p.halfLife], n/p.halfLife-p.base)
+	use := math.Ldexp(p.roots[n%p.halfLife], n/p.halfLife-p.base)
+	for _, e := range experts {
+		p.scores[layer][e] += use
+	}
 }
 
 func (p *ewma) score(layer, expert int) float64 { return p.scores[layer][expert] }
+func (p *ewma) rank(score, _ float64) float64   { return score }
 
 func (p *ewma) rescale() bool {
 	s := p.scaled
@@ -90,7 +111,13 @@ func newLRU(sizes []int) *lru {
 	return p
 }
 
-func (p *lru) visit(int)                       { p.clock++ }
-func (p *lru) touch(layer, expert int)         { p.last[layer][expert] = p.clock }
+func (p *lru) visit(layer int, experts []int32) {
+	p.clock++
+	for _, e := range experts {
+		p.last[layer][e] = p.clock
+	}
+}
+
 func (p *lru) score(layer, expert int) float64 { return p.last[layer][expert] }
+func (p *lru) rank(score, _ float64) float64   { return score }
 func (p *lru) rescale() bool                   { return false }

@@ -178,20 +178,29 @@ func (v *residency) takeUnprotected() int32 {
 	return s
 }
 
-// victim is the idle, unprotected slot with the lowest score; among equals the layer visited latest goes first, since its
+// victim is the idle, unprotected slot with the lowest rank; among equals the layer visited latest goes first, since its
 // next turn is farthest away; then the lower expert number.
 func (v *residency) victim() int32 {
-	best, bestScore, bestVisit := int32(-1), 0.0, uint64(0)
+	best, bestRank, bestVisit := int32(-1), 0.0, uint64(0)
 	for layer, h := range v.victims {
 		if len(h) == 0 {
 			continue
 		}
-		score, visit := v.scoreOf(h[0]), v.visited[layer]
-		if best < 0 || score < bestScore || score == bestScore && visit > bestVisit {
-			best, bestScore, bestVisit = h[0], score, visit
+		rank, visit := v.policy.rank(v.scoreOf(h[0]), v.away(layer)), v.visited[layer]
+		if best < 0 || rank < bestRank || rank == bestRank && visit > bestVisit {
+			best, bestRank, bestVisit = h[0], rank, visit
 		}
 	}
 	return best
+}
+
+// away is the time until a layer's next turn in passes, if the layers follow one another from the one visited latest.
+func (v *residency) away(layer int) float64 {
+	n := layer - v.current
+	if n <= 0 {
+		n += len(v.where)
+	}
+	return float64(n) / float64(len(v.where))
 }
 
 // farthest is the slot among those ok accepts whose layer's turn comes last, counted from the layer visited latest; among
@@ -575,11 +584,17 @@ func (v *residency) heapSwap(h []int32, a, b int) {
 	v.slots[h[a]].heapAt, v.slots[h[b]].heapAt = int32(a), int32(b)
 }
 
-// reheap restores every heap after the policy rescaled: distinct scores may have become equal.
+// reheap restores every heap after scores of any layer changed.
 func (v *residency) reheap() {
-	for _, h := range v.victims {
-		for at := len(h)/2 - 1; at >= 0; at-- {
-			v.heapDown(h, at)
-		}
+	for layer := range v.victims {
+		v.reheapLayer(layer)
+	}
+}
+
+// reheapLayer restores one layer's heap after a visit changed its scores.
+func (v *residency) reheapLayer(layer int) {
+	h := v.victims[layer]
+	for at := len(h)/2 - 1; at >= 0; at-- {
+		v.heapDown(h, at)
 	}
 }
