@@ -14,14 +14,25 @@ package tiers
 //
 // Figures, and what was tried beside it: bench/results, RATIONALE.md.
 type reuse struct {
-	topK   int
-	layers []reuseLayer
+	topK    int
+	layers  []reuseLayer
+	without ReuseParts
 
 	weights [reuseInputs]float64
 	gram    [reuseInputs][reuseInputs]float64 // sums of products of inputs; the lower triangle
 	moments [reuseInputs]float64              // sums of inputs times outcome
 	samples int                               // layers' samples since the last fit
 }
+
+// ReuseParts names parts of the policy that a simulation may leave out.
+type ReuseParts uint8
+
+// The parts, to be joined by |.
+const (
+	ReuseFollow ReuseParts = 1 << iota // which experts follow which
+	ReuseTurns                         // when a layer's turn comes
+	ReuseFit                           // fitting the weights
+)
 
 // The inputs of the score: use in the last visit, use at the speeds of forgets, use after the present experts, and 1.
 const (
@@ -138,7 +149,7 @@ func (p *reuse) visit(layer int, experts []int32) {
 // learnFollow notes that experts came after the last visit's and asks the table what comes after them.
 func (p *reuse) learnFollow(l *reuseLayer, experts []int32, sweep bool) {
 	n, out := l.experts, l.inputs[reuseFollow]
-	if sweep {
+	if sweep || p.without&ReuseFollow != 0 {
 		l.last = l.last[:0]
 		copy(out, l.inputs[2])
 		return
@@ -212,6 +223,9 @@ func (p *reuse) observe(l *reuseLayer, experts []int32, share float32, sweep boo
 	}
 	if p.samples++; p.samples >= len(p.layers) {
 		p.samples = 0
+		if p.without&ReuseFit != 0 {
+			return
+		}
 		p.fit()
 	}
 }
@@ -263,6 +277,9 @@ func (p *reuse) score(layer, expert int) float64 { return p.layers[layer].scores
 // the inverse of how often the layer wants it.
 func (p *reuse) rank(score float64, away float64) float64 {
 	const rare = 1. / 4096
+	if p.without&ReuseTurns != 0 {
+		return score
+	}
 	return -(1/max(score, rare) + away)
 }
 

@@ -10,7 +10,8 @@ type SimConfig struct {
 	Policy   Policy
 	HalfLife int // of EWMA; 64 when 0
 
-	Order Order // a candidate in the place of Policy; nil: Policy
+	Without ReuseParts // parts of Reuse left out, to see what they are worth
+	Order   Order      // a candidate in the place of Policy; nil: Policy
 
 	// Ahead is how many layers ahead the choices are known and asked for early, across passes too: what a perfect
 	// lookahead is worth to the cache. 0: none.
@@ -63,6 +64,9 @@ func Simulate(c SimConfig, passes [][][]int32) SimResult {
 		p = orderPolicy{c.Order}
 	} else {
 		p = newPolicy(c.Policy, counts, c.TopK, c.HalfLife)
+		if q, ok := p.(*reuse); ok {
+			q.without = c.Without
+		}
 	}
 	m := &simMover{}
 	m.v = newResidency(c.Bytes, c.Slots, c.TopK, 2*c.TopK, p, m)
