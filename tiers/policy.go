@@ -15,6 +15,8 @@ type policy interface {
 	// rank makes scores of different layers comparable: away is the time until the layer's next turn, in passes over all
 	// layers, above 0 and at most 1. It rises with the score.
 	rank(score, away float64) float64
+	// capacity tells how many experts fit into the cache now.
+	capacity(slots int)
 	// rescale answers true when scores of layers not visited changed since the last call.
 	rescale() bool
 }
@@ -91,6 +93,8 @@ func (p *ewma) visit(layer int, experts []int32) {
 func (p *ewma) score(layer, expert int) float64 { return p.scores[layer][expert] }
 func (p *ewma) rank(score, _ float64) float64   { return score }
 
+func (p *ewma) capacity(int) {}
+
 func (p *ewma) rescale() bool {
 	s := p.scaled
 	p.scaled = false
@@ -120,4 +124,5 @@ func (p *lru) visit(layer int, experts []int32) {
 
 func (p *lru) score(layer, expert int) float64 { return p.last[layer][expert] }
 func (p *lru) rank(score, _ float64) float64   { return score }
+func (p *lru) capacity(int)                    {}
 func (p *lru) rescale() bool                   { return false }

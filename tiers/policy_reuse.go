@@ -22,6 +22,11 @@ type reuse struct {
 	gram    [reuseInputs][reuseInputs]float64 // sums of products of inputs; the lower triangle
 	moments [reuseInputs]float64              // sums of inputs times outcome
 	samples int                               // layers' samples since the last fit
+
+	// keeps says how far the outcome looks ahead: a use one visit later counts so much less. A cache that turns over
+	// within a token should know the next visit, a larger one what is wanted for long.
+	keeps float32
+	idle  bool // everything fits, so that nothing ever leaves: only some visits count, in case that changes
 }
 
 // ReuseParts names parts of the policy that a simulation may leave out.
@@ -49,8 +54,11 @@ const (
 	followForgets = 1. / 32 // as forgets, for a row of the follow table, when its expert is used
 	followPrior   = 2       // uses that the even prior of a row counts for
 
-	sampleVisits = 16     // visits of a layer that are one sample of the fit
-	outcomeKeeps = 3. / 4 // a use one visit later counts so much less in the outcome
+	sampleVisits = 8  // visits of a layer that are one sample of the fit
+	restShare    = 64 // a layer rests between samples, for 1/64 of the visits it has seen,
+	restMost     = 24 // and at most so many
+	idleVisits   = 8
+	longestKeeps = 3. / 4 // see reuse.keeps
 	fitKeeps     = 1 - 1./256
 	fitPrior     = 8 // how firmly the weights stand before anything was learned, in squared inputs
 )
@@ -69,6 +77,8 @@ type reuseLayer struct {
 	weight []float32 // by f: weight of the next use; grows, so that older ones count less
 	last   []int32   // experts of the last visit; empty when that does not say what came before
 
+	skipped int // visits since the last one that counted, while idle
+	rest    int // visits until the next sample
 	age     int // visits since the sample was taken, -1: none
 	sample  [reuseFollow + 1][]float32
 	outcome []float32
@@ -107,6 +117,17 @@ func newReuse(sizes []int, topK int) *reuse {
 	return p
 }
 
+// capacity sets the outcome's reach: a cache that holds the experts of x tokens looks about x visits ahead.
+func (p *reuse) capacity(slots int) {
+	token := p.topK * len(p.layers)
+	p.keeps = min(max(1-float32(token)/float32(max(slots, 1)), 0), longestKeeps)
+	total := 0
+	for i := range p.layers {
+		total += p.layers[i].experts
+	}
+	p.idle = slots >= total
+}
+
 func (p *reuse) visit(layer int, experts []int32) {
 	l := &p.layers[layer]
 	if len(experts) == 0 {
@@ -118,75 +139,106 @@ func (p *reuse) visit(layer int, experts []int32) {
 	if len(experts) > p.topK {
 		share = float32(p.topK) / float32(len(experts))
 	}
+	if p.idle {
+		if l.skipped++; l.skipped < idleVisits {
+			return
+		}
+		l.skipped, l.age, l.last = 0, -1, l.last[:0]
+	}
 	l.visits++
 	p.observe(l, experts, share, sweep)
-
-	for k, rate := range forgets {
-		if even := 1 / float32(l.visits+1); rate < even {
-			rate = even
-		}
-		in := l.inputs[k]
-		keep, add := 1-rate, float32(rate*share)
-		for e := range in {
-			in[e] = float32(in[e] * keep)
-		}
-		for _, e := range experts {
-			in[e] += add
-		}
+	for e := range l.scores {
+		l.scores[e] = p.weights[reuseOne]
 	}
-	p.learnFollow(l, experts, sweep)
-	p.rate(l)
+	p.forget(l, experts, share)
+	p.follows(l, experts, sweep)
 
-	if l.age < 0 && !sweep {
+	if l.age < 0 && !sweep && !p.idle {
+		if l.rest--; l.rest > 0 {
+			return
+		}
 		for k := range l.inputs {
 			copy(l.sample[k], l.inputs[k])
 		}
 		clear(l.outcome)
-		l.age, l.factor = 0, 1-outcomeKeeps
+		l.age, l.factor = 0, 1-p.keeps
 	}
 }
 
-// learnFollow notes that experts came after the last visit's and asks the table what comes after them.
-func (p *reuse) learnFollow(l *reuseLayer, experts []int32, sweep bool) {
+// forget brings the uses at each speed up to date and adds their part to the scores.
+func (p *reuse) forget(l *reuseLayer, experts []int32, share float32) {
+	// The last visit alone is mostly zeros.
+	in, w := l.inputs[0], float64(p.weights[0]*float64(share))
+	clear(in)
+	for _, e := range experts {
+		in[e] = share
+		l.scores[e] += w
+	}
+	for k := 1; k < reuseSpeeds; k++ {
+		rate := max(forgets[k], 1/float32(l.visits+1))
+		in := l.inputs[k]
+		scores := l.scores[:len(in)]
+		keep, w := 1-rate, p.weights[k]
+		for e, x := range in {
+			x = float32(x * keep)
+			in[e] = x
+			scores[e] += float64(w * float64(x))
+		}
+		add := float32(rate * share)
+		w = float64(w * float64(add))
+		for _, e := range experts {
+			in[e] += add
+			scores[e] += w
+		}
+	}
+}
+
+// follows notes that experts came after the last visit's, asks the table what comes after them and adds that to the
+// scores.
+func (p *reuse) follows(l *reuseLayer, experts []int32, sweep bool) {
 	n, out := l.experts, l.inputs[reuseFollow]
-	if sweep || p.without&ReuseFollow != 0 {
+	if sweep || p.idle || p.without&ReuseFollow != 0 {
 		l.last = l.last[:0]
 		copy(out, l.inputs[2])
-		return
-	}
-	for _, f := range l.last {
-		row, w := l.follow[int(f)*n:][:n], l.weight[f]
-		for _, e := range experts {
-			row[e] += w
-		}
-		l.sum[f] += w
-		l.weight[f] = float32(w * (1 / (1 - followForgets)))
-		if l.weight[f] > 1<<20 {
-			for e := range row {
-				row[e] *= 1. / (1 << 20)
+	} else {
+		for _, f := range l.last {
+			row, w := l.follow[int(f)*n:][:n], l.weight[f]
+			for _, e := range experts {
+				row[e] += w
 			}
-			l.sum[f] *= 1. / (1 << 20)
-			l.weight[f] *= 1. / (1 << 20)
+			l.sum[f] += w
+			l.weight[f] = float32(w * (1 / (1 - followForgets)))
+			if l.weight[f] > 1<<20 {
+				for e := range row {
+					row[e] *= 1. / (1 << 20)
+				}
+				l.sum[f] *= 1. / (1 << 20)
+				l.weight[f] *= 1. / (1 << 20)
+			}
+		}
+		l.last = append(l.last[:0], experts...)
+		clear(out)
+		count := float32(len(experts))
+		i := 0
+		for ; i+4 <= len(experts); i += 4 { // four rows at a time: out is the slower half of the work
+			f0, f1, f2, f3 := int(experts[i]), int(experts[i+1]), int(experts[i+2]), int(experts[i+3])
+			r0, r1, r2, r3 := l.follow[f0*n:][:len(out)], l.follow[f1*n:][:len(out)], l.follow[f2*n:][:len(out)], l.follow[f3*n:][:len(out)]
+			s0, s1, s2, s3 := 1/float32(l.sum[f0]*count), 1/float32(l.sum[f1]*count), 1/float32(l.sum[f2]*count), 1/float32(l.sum[f3]*count)
+			for e := range out {
+				out[e] += (float32(r0[e]*s0) + float32(r1[e]*s1)) + (float32(r2[e]*s2) + float32(r3[e]*s3))
+			}
+		}
+		for ; i < len(experts); i++ {
+			f := int(experts[i])
+			row, s := l.follow[f*n:][:len(out)], 1/float32(l.sum[f]*count)
+			for e := range out {
+				out[e] += float32(row[e] * s)
+			}
 		}
 	}
-	l.last = append(l.last[:0], experts...)
-	clear(out)
-	for _, f := range experts {
-		row, scale := l.follow[int(f)*n:][:n], 1/float32(l.sum[f]*float32(len(experts)))
-		for e, x := range row {
-			out[e] += float32(x * scale)
-		}
-	}
-}
-
-// rate makes the layer's scores.
-func (p *reuse) rate(l *reuseLayer) {
-	for e := range l.scores {
-		s := p.weights[reuseOne]
-		for k := range l.inputs {
-			s += float64(p.weights[k] * float64(l.inputs[k][e]))
-		}
-		l.scores[e] = s
+	w, scores := p.weights[reuseFollow], l.scores[:len(out)]
+	for e, x := range out {
+		scores[e] += float64(w * float64(x))
 	}
 }
 
@@ -202,22 +254,22 @@ func (p *reuse) observe(l *reuseLayer, experts []int32, share float32, sweep boo
 	for _, e := range experts {
 		l.outcome[e] += float32(l.factor * share)
 	}
-	l.factor = float32(l.factor * outcomeKeeps)
+	l.factor = float32(l.factor * p.keeps)
 	if l.age++; l.age < sampleVisits {
 		return
 	}
-	l.age = -1
+	l.age, l.rest = -1, min(l.visits/restShare, restMost)
 	var x [reuseInputs]float64
 	x[reuseOne] = 1
-	for e := range l.experts {
-		y := float64(l.outcome[e])
+	for e, y := range l.outcome {
 		for k := range l.sample {
 			x[k] = float64(l.sample[k][e])
 		}
 		for i := range x {
-			p.moments[i] += float64(x[i] * y)
-			for j := range i + 1 {
-				p.gram[i][j] += float64(x[i] * x[j])
+			p.moments[i] += float64(x[i] * float64(y))
+			row := &p.gram[i]
+			for j, v := range x[:i+1] {
+				row[j] += float64(x[i] * v)
 			}
 		}
 	}

@@ -106,6 +106,7 @@ func newResidency(size [][]int64, slots, topK, minSlots int, p policy, mv mover)
 		widest = max(widest, len(s))
 	}
 	v.mark = make([]uint64, widest)
+	p.capacity(slots)
 	v.visited = make([]uint64, len(size))
 	v.victims = make([][]int32, len(size))
 	for i, s := range size {

@@ -13,9 +13,10 @@ type SimConfig struct {
 	Without ReuseParts // parts of Reuse left out, to see what they are worth
 	Order   Order      // a candidate in the place of Policy; nil: Policy
 
-	// Ahead is how many layers ahead the choices are known and asked for early, across passes too: what a perfect
-	// lookahead is worth to the cache. 0: none.
-	Ahead int
+	// Ahead is how many layers ahead the choices are known, across passes too, and protected if they are resident: what
+	// a perfect lookahead is worth to the cache. With AheadReads those that are absent are read early as well. 0: none.
+	Ahead      int
+	AheadReads bool
 }
 
 // Order is a policy that does not ship, for comparisons: the door through which candidates come.
@@ -28,11 +29,11 @@ type Order interface {
 
 // SimResult counts what a replay did. A read is an expert that had to be brought from disk.
 type SimResult struct {
-	Touches, Reads         int64 // of passes of single tokens
-	TouchBytes, ReadBytes  int64
-	PromptTouches          int64 // of passes in which a layer wants more than TopK experts
-	PromptReads            int64
-	PromptBytes, PromptHit int64 // bytes touched, bytes of them that were there
+	Touches, Reads        int64 // of passes of single tokens
+	TouchBytes, ReadBytes int64
+
+	PromptTouches, PromptReads   int64 // of passes in which a layer wants more than TopK experts
+	PromptBytes, PromptReadBytes int64 // touched, read
 }
 
 // HitRate is the share of single tokens' touches that needed no read.
@@ -48,10 +49,19 @@ func share(a, b int64) float64 {
 	return float64(a) / float64(b)
 }
 
-// Simulate replays passes[pass][layer] on the residency that ships, with reads that take no time: what it measures is
-// what the cache would do. Experts of one layer are needed together. It starts with nothing resident. A layer of a pass
-// may be empty. Numbers that do not fit the config are a programmer's mistake and panic.
-func Simulate(c SimConfig, passes [][][]int32) SimResult {
+// Sim is a replay that is fed pass by pass.
+type Sim struct {
+	c      SimConfig
+	m      *simMover
+	r      request
+	future [][][]int32 // passes from the present one on, as far as Ahead needs them
+	listed []int32
+	res    SimResult
+}
+
+// NewSim makes a replay on the residency that ships, with reads that take no time: what it measures is what the cache
+// would do. It starts with nothing resident. Numbers that cannot be are a programmer's mistake and panic.
+func NewSim(c SimConfig) *Sim {
 	counts := make([]int, len(c.Bytes))
 	for i, b := range c.Bytes {
 		counts[i] = len(b)
@@ -70,68 +80,111 @@ func Simulate(c SimConfig, passes [][][]int32) SimResult {
 	}
 	m := &simMover{}
 	m.v = newResidency(c.Bytes, c.Slots, c.TopK, 2*c.TopK, p, m)
-	var res SimResult
-	var r request
-	layers := len(c.Bytes)
-	for t, pass := range passes {
-		if len(pass) != layers {
-			panic(fmt.Sprintf("tiers: pass %d has %d layers, the simulation %d", t, len(pass), layers))
+	return &Sim{c: c, m: m}
+}
+
+// Result is what was counted since the beginning or Restart.
+func (s *Sim) Result() SimResult { return s.res }
+
+// Restart sets the counts to 0; what is resident and what was learned stay.
+func (s *Sim) Restart() { s.res = SimResult{} }
+
+// Pass uses the experts of each layer in turn; those of one layer are needed together. A layer may want none, and more
+// than TopK, as a prompt does. With Ahead, passes are played later than they come; Flush plays the last ones.
+func (s *Sim) Pass(layers [][]int32) {
+	if len(layers) != len(s.c.Bytes) {
+		panic(fmt.Sprintf("tiers: a pass of %d layers in a simulation of %d", len(layers), len(s.c.Bytes)))
+	}
+	s.future = append(s.future, layers)
+	if len(s.future) > 1+(s.c.Ahead+len(layers)-1)/len(layers) {
+		s.play()
+	}
+}
+
+// Flush plays the passes that were waiting for their future.
+func (s *Sim) Flush() {
+	for len(s.future) > 0 {
+		s.play()
+	}
+}
+
+func (s *Sim) play() {
+	v, topK, layers := s.m.v, s.c.TopK, len(s.c.Bytes)
+	pass := s.future[0]
+	prompt := false
+	for _, experts := range pass {
+		prompt = prompt || len(experts) > topK
+	}
+	for l, experts := range pass {
+		if s.c.Ahead > 0 {
+			v.settle(l, experts)
 		}
-		prompt := false
-		for _, experts := range pass {
-			prompt = prompt || len(experts) > c.TopK
+		if len(experts) == 0 {
+			continue
 		}
-		for l, experts := range pass {
-			if c.Ahead > 0 {
-				m.v.settle(l, experts)
+		reads, read, touched := s.m.reads, s.m.bytes, int64(0)
+		for _, e := range experts {
+			touched += s.c.Bytes[l][e]
+		}
+		v.begin(&s.r, l, experts)
+		s.m.settle()
+		for k := 1; k <= s.c.Ahead; k++ { // while the layer's experts are held
+			if at := (l + k) / layers; at < len(s.future) {
+				s.ahead((l+k)%layers, s.future[at][(l+k)%layers])
 			}
-			if len(experts) == 0 {
-				continue
+		}
+		for s.r.left > 0 {
+			it := v.lease(&s.r)
+			if it == nil {
+				panic("tiers: a simulated request does not get on")
 			}
-			before, bytes := m.reads, m.bytes
-			touched := int64(0)
-			for _, e := range experts {
-				touched += c.Bytes[l][e]
+			if len(experts) > topK {
+				v.release(it)
+				s.m.settle()
 			}
-			m.v.begin(&r, l, experts)
-			m.settle()
-			if c.Ahead > 0 { // while the layer's experts are held
-				for k := 1; k <= c.Ahead; k++ {
-					at := t + (l+k)/layers
-					if at >= len(passes) {
-						break
-					}
-					m.v.prefetch((l+k)%layers, passes[at][(l+k)%layers])
-					m.settle()
-				}
-			}
-			for r.left > 0 {
-				it := m.v.lease(&r)
-				if it == nil {
-					panic("tiers: a simulated request does not get on")
-				}
-				if len(experts) > c.TopK {
-					m.v.release(it)
-					m.settle()
-				}
-			}
-			m.v.close(&r)
-			m.settle()
-			reads, read := m.reads-before, m.bytes-bytes
-			if prompt {
-				res.PromptTouches += int64(len(experts))
-				res.PromptReads += reads
-				res.PromptBytes += touched
-				res.PromptHit += touched - read
-			} else {
-				res.Touches += int64(len(experts))
-				res.Reads += reads
-				res.TouchBytes += touched
-				res.ReadBytes += read
-			}
+		}
+		v.close(&s.r)
+		s.m.settle()
+		reads, read = s.m.reads-reads, s.m.bytes-read
+		if prompt {
+			s.res.PromptTouches += int64(len(experts))
+			s.res.PromptReads += reads
+			s.res.PromptBytes += touched
+			s.res.PromptReadBytes += read
+		} else {
+			s.res.Touches += int64(len(experts))
+			s.res.Reads += reads
+			s.res.TouchBytes += touched
+			s.res.ReadBytes += read
 		}
 	}
-	return res
+	n := copy(s.future, s.future[1:])
+	s.future = s.future[:n]
+}
+
+// ahead tells the cache what a layer will want.
+func (s *Sim) ahead(layer int, experts []int32) {
+	if !s.c.AheadReads {
+		s.listed = s.listed[:0]
+		for _, e := range experts {
+			if s.m.v.where[layer][e] >= 0 {
+				s.listed = append(s.listed, e)
+			}
+		}
+		experts = s.listed
+	}
+	s.m.v.prefetch(layer, experts)
+	s.m.settle()
+}
+
+// Simulate replays passes[pass][layer]; see NewSim and Sim.Pass.
+func Simulate(c SimConfig, passes [][][]int32) SimResult {
+	s := NewSim(c)
+	for _, p := range passes {
+		s.Pass(p)
+	}
+	s.Flush()
+	return s.res
 }
 
 // simMover reads without taking time.
@@ -169,4 +222,5 @@ type orderPolicy struct{ o Order }
 func (p orderPolicy) visit(layer int, experts []int32) { p.o.Visit(layer, experts) }
 func (p orderPolicy) score(layer, expert int) float64  { return p.o.Score(layer, expert) }
 func (p orderPolicy) rank(score, _ float64) float64    { return score }
+func (p orderPolicy) capacity(int)                     {}
 func (p orderPolicy) rescale() bool                    { return true }
