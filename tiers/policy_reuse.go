@@ -52,12 +52,13 @@ var forgets = [reuseSpeeds]float32{1, 1. / 8, 1. / 32, 1. / 128, 1. / 512, 1. / 
 
 const (
 	followForgets = 1. / 32 // as forgets, for a row of the follow table, when its expert is used
+	seedVisits    = 64      // visits that earlier runs count for
 	followPrior   = 2       // uses that the even prior of a row counts for
 
-	sampleVisits = 8  // visits of a layer that are one sample of the fit
-	restShare    = 64 // a layer rests between samples, for 1/64 of the visits it has seen,
-	restMost     = 24 // and at most so many
-	idleVisits   = 8
+	sampleVisits = 8      // visits of a layer that are one sample of the fit
+	restShare    = 64     // a layer rests between samples, for 1/64 of the visits it has seen,
+	restMost     = 24     // and at most so many
+	idleVisits   = 8      // of so many visits one counts while everything fits
 	longestKeeps = 3. / 4 // see reuse.keeps
 	fitKeeps     = 1 - 1./256
 	fitPrior     = 8 // how firmly the weights stand before anything was learned, in squared inputs
@@ -97,7 +98,7 @@ func newReuse(sizes []int, topK int) *reuse {
 			l.inputs[k], l.sample[k] = make([]float32, n), make([]float32, n)
 		}
 		l.follow, l.sum, l.weight = make([]float32, n*n), make([]float32, n), make([]float32, n)
-		l.last = make([]int32, 0, topK)
+		l.last = make([]int32, 0, 2*topK)
 		if n == 0 {
 			continue
 		}
@@ -126,6 +127,30 @@ func (p *reuse) capacity(slots int) {
 		total += p.layers[i].experts
 	}
 	p.idle = slots >= total
+}
+
+// seed takes earlier use as what seedVisits visits would have taught.
+func (p *reuse) seed(layer int, use []float32) {
+	l := &p.layers[layer]
+	l.visits = max(l.visits, seedVisits)
+	for k := 1; k < len(l.inputs); k++ {
+		copy(l.inputs[k], use)
+	}
+	clear(l.inputs[0])
+	l.last, l.age = l.last[:0], -1
+	for f := range l.experts {
+		l.sum[f], l.weight[f] = followPrior, 1
+		for e, u := range use {
+			l.follow[f*l.experts+e] = float32(followPrior * u)
+		}
+	}
+	for e := range l.scores {
+		s := p.weights[reuseOne]
+		for k := range l.inputs {
+			s += float64(p.weights[k] * float64(l.inputs[k][e]))
+		}
+		l.scores[e] = s
+	}
 }
 
 func (p *reuse) visit(layer int, experts []int32) {

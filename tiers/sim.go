@@ -222,5 +222,6 @@ type orderPolicy struct{ o Order }
 func (p orderPolicy) visit(layer int, experts []int32) { p.o.Visit(layer, experts) }
 func (p orderPolicy) score(layer, expert int) float64  { return p.o.Score(layer, expert) }
 func (p orderPolicy) rank(score, _ float64) float64    { return score }
+func (p orderPolicy) seed(int, []float32)              {}
 func (p orderPolicy) capacity(int)                     {}
 func (p orderPolicy) rescale() bool                    { return true }
