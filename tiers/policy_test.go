@@ -296,3 +296,31 @@ func BenchmarkReuse(b *testing.B) {
 		})
 	}
 }
+
+// TestMixedSizes: where layers differ in size the bytes found follow the scores across sizes, and slots of the layers'
+// own sizes find more than slots of the largest.
+func TestMixedSizes(t *testing.T) {
+	passes := demoTrace(t, 1500)
+	bytes, total := alike(8, 32), int64(0)
+	for l := range bytes {
+		for e := range bytes[l] {
+			bytes[l][e] = 2 << 14
+			if l%2 == 1 {
+				bytes[l][e] = 3 << 14
+			}
+			total += bytes[l][e]
+		}
+	}
+	for _, x := range []struct{ share, least float64 }{{0.1, 0.26}, {0.35, 0.645}} {
+		arena := int64(x.share * float64(total))
+		own := Simulate(SimConfig{Bytes: bytes, Arena: arena, TopK: 4}, passes)
+		largest := Simulate(SimConfig{Bytes: bytes, Slots: int(arena / (3 << 14)), TopK: 4}, passes)
+		ewma := Simulate(SimConfig{Bytes: bytes, Arena: arena, TopK: 4, Policy: EWMA}, passes)
+		if own.TouchBytes != int64(len(passes))*4*4*(5<<14) {
+			t.Fatalf("%d bytes touched", own.TouchBytes)
+		}
+		if h := own.ByteHitRate(); h < x.least || h < largest.ByteHitRate()+0.02 || h < ewma.ByteHitRate() {
+			t.Errorf("%g of the bytes: %.4f of the bytes found, in slots of the largest size %.4f, EWMA %.4f", x.share, h, largest.ByteHitRate(), ewma.ByteHitRate())
+		}
+	}
+}

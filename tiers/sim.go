@@ -1,12 +1,16 @@
 package tiers
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // SimConfig says what Simulate replays and on what.
 type SimConfig struct {
 	Bytes    [][]int64 // of each expert, by layer
-	Slots    int
-	TopK     int // experts a token uses in a layer
+	Slots    int       // experts that fit, all in slots of the largest size
+	Arena    int64     // or, if not 0, the bytes of an arena of slots of each layer's size
+	TopK     int       // experts a token uses in a layer
 	Policy   Policy
 	HalfLife int // of EWMA; 64 when 0
 
@@ -66,7 +70,7 @@ func NewSim(c SimConfig) *Sim {
 	for i, b := range c.Bytes {
 		counts[i] = len(b)
 	}
-	if c.TopK < 1 || c.Slots < c.TopK {
+	if c.TopK < 1 || c.Arena == 0 && c.Slots < c.TopK {
 		panic(fmt.Sprintf("tiers: a simulation of %d slots for %d experts a token", c.Slots, c.TopK))
 	}
 	var p policy
@@ -79,7 +83,20 @@ func NewSim(c SimConfig) *Sim {
 		}
 	}
 	m := &simMover{}
-	m.v = newResidency(c.Bytes, c.Slots, c.TopK, 2*c.TopK, p, m)
+	if c.Arena == 0 {
+		m.v = newResidency(c.Bytes, c.Slots, c.TopK, 2*c.TopK, p, m)
+	} else {
+		largest := make([]int64, len(c.Bytes))
+		for l, b := range c.Bytes {
+			largest[l] = slices.Max(append([]int64{0}, b...))
+		}
+		z := sizesOf(largest, counts)
+		least := z.window(func(l int) int { return counts[l] }, c.TopK, 0, 0)
+		if c.Arena < least {
+			panic(fmt.Sprintf("tiers: a simulation of %d bytes, of which two layers' experts take %d", c.Arena, least))
+		}
+		m.v = newSized(c.Bytes, z, c.Arena, least, c.TopK, p, m)
+	}
 	return &Sim{c: c, m: m}
 }
 

@@ -13,7 +13,7 @@ func (v *residency) victim(c int32) (own, any int32) {
 		if len(h) == 0 {
 			continue
 		}
-		rank, visit := v.policy.rank(v.scoreOf(h[0]), v.away(layer)), v.visited[layer]
+		rank, visit := v.rankOf(h[0]), v.visited[layer]
 		if any < 0 || rank < anyRank || rank == anyRank && visit > anyVisit {
 			any, anyRank, anyVisit = h[0], rank, visit
 		}
@@ -22,6 +22,11 @@ func (v *residency) victim(c int32) (own, any int32) {
 		}
 	}
 	return own, any
+}
+
+// rankOf is what a slot is worth beside those of other layers.
+func (v *residency) rankOf(i int32) float64 {
+	return v.policy.rank(v.scoreOf(i), v.away(int(v.slots[i].layer)))
 }
 
 // away is the time until a layer's next turn in passes, if the layers follow one another from the one visited latest.
