@@ -243,7 +243,7 @@ func (v *residency) assign(r *request) {
 func (v *residency) feed(r *request) {
 	bytes := v.layer(r.layer)
 	reserve := v.reserve()
-	window := max(2*int64(v.topK)*bytes, v.room.target/8)
+	window := v.window(bytes)
 	for r.missing > 0 {
 		need := bytes
 		if r.held >= v.topK {

@@ -77,21 +77,21 @@ func (z *slotSizes) layer(l int) int64 {
 	return z.classes[z.classOf[l]].bytes
 }
 
-// window is the most bytes that a walk through the layers needs at once: pair experts of each of two layers that follow
+// walk is the most bytes that a walk through the layers needs at once: pair experts of each of two layers that follow
 // one another, since a backend may still compute one while the next is fetched, and ahead guesses for each of the
 // lookahead layers after these. The walk begins anew after the last layer.
-func (z *slotSizes) window(counts func(l int) int, pair, lookahead, ahead int) int64 {
-	var walk []int
+func (z *slotSizes) walk(counts func(l int) int, pair, lookahead, ahead int) int64 {
+	var with []int
 	for l := range z.classOf {
 		if z.classOf[l] >= 0 {
-			walk = append(walk, l)
+			with = append(with, l)
 		}
 	}
 	most := int64(0)
-	for i := range walk {
+	for i := range with {
 		var need int64
 		for k := range 2 + lookahead {
-			l, n := walk[(i+k)%len(walk)], pair
+			l, n := with[(i+k)%len(with)], pair
 			if k >= 2 {
 				n = ahead
 			}
@@ -122,8 +122,8 @@ func MinBytes(experts [][]Desc, n Need) int64 {
 }
 
 func (z *slotSizes) min(counts func(l int) int, n Need) int64 {
-	need := z.window(counts, n.TopK, n.Lookahead, n.Guesses)
-	need += int64(max(n.Sessions, 1)-1) * z.window(counts, n.TopK, 0, 0)
+	need := z.walk(counts, n.TopK, n.Lookahead, n.Guesses)
+	need += int64(max(n.Sessions, 1)-1) * z.walk(counts, n.TopK, 0, 0)
 	return min(need, z.bytes)
 }
 

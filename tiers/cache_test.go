@@ -360,12 +360,12 @@ func TestContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closeCache(t, c)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
 	r, err := c.Begin(1, []int32{1, 2})
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
 	if _, ok, err := r.Next(ctx, false); ok || err != nil {
 		t.Errorf("Next without waiting: %v, %v", ok, err)
 	}

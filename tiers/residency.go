@@ -142,7 +142,7 @@ func newSized(size [][]int64, z slotSizes, target, least int64, topK int, p poli
 		v.where = append(v.where, w)
 		widest = max(widest, len(s))
 	}
-	v.pair = z.window(func(l int) int { return len(size[l]) }, topK, 0, 0)
+	v.pair = z.walk(func(l int) int { return len(size[l]) }, topK, 0, 0)
 	v.mark = make([]uint64, widest)
 	v.visited = make([]uint64, len(size))
 	v.victims = make([][]int32, len(size))
@@ -361,10 +361,24 @@ func (v *residency) prefetch(layer int, experts []int32) int {
 	return started
 }
 
-// mayGuess bounds the slots that guesses protect: two layers' demands fit beside one more of the given layer. With a slot
-// for every expert no bound is needed.
+// mayGuess bounds the slots that guesses protect: two layers' demands fit beside one more of the given layer. In a sweep,
+// whose every layer needs nearly all its experts, what is read ahead is taken from what the next sweep would have found
+// here, so a part of the arena must do. With a slot for every expert no bound is needed.
 func (v *residency) mayGuess(layer int) bool {
-	return v.room.target == v.bytes || v.room.guessed+v.layer(layer) <= v.room.target-v.pair-v.room.pinned
+	bytes := v.layer(layer)
+	if v.room.target == v.bytes {
+		return true
+	}
+	limit := v.room.target - v.pair - v.room.pinned
+	if v.sweep.on() {
+		limit = min(limit, v.window(bytes))
+	}
+	return v.room.guessed+bytes <= limit
+}
+
+// window is how much of the arena a streaming request may push out, and guesses in a sweep may hold.
+func (v *residency) window(bytes int64) int64 {
+	return max(2*int64(v.topK)*bytes, v.room.target/8)
 }
 
 // Settlement tells what became of the guesses for one layer when its true experts became known.

@@ -15,6 +15,9 @@ type sweep struct {
 
 func (s *sweep) init(layers int) { s.uses = make([][]int32, layers) }
 
+// on says that the last request was part of a sweep.
+func (s *sweep) on() bool { return s.any && s.quiet == 0 }
+
 // sweeps says whether a request is part of a sweep, and notes its uses then.
 func (v *residency) sweeps(layer int, experts []int32) bool {
 	s := &v.sweep
