@@ -50,6 +50,9 @@ const (
 // forgets is the share of the past that a visit of the layer replaces.
 var forgets = [reuseSpeeds]float32{1, 1. / 8, 1. / 32, 1. / 128, 1. / 512, 1. / 2048}
 
+// slowSpeed is the first of forgets that a long prompt changes.
+const slowSpeed = 3
+
 const (
 	followForgets = 1. / 32 // as forgets, for a row of the follow table, when its expert is used
 	seedVisits    = 64      // visits that earlier runs count for
@@ -145,11 +148,10 @@ func (p *reuse) seed(layer int, use []float32) {
 		}
 	}
 	for e := range l.scores {
-		s := p.weights[reuseOne]
-		for k := range l.inputs {
-			s += float64(p.weights[k] * float64(l.inputs[k][e]))
-		}
-		l.scores[e] = s
+		l.scores[e] = p.weights[reuseOne]
+	}
+	for k := range l.inputs {
+		p.addInput(l, k)
 	}
 }
 
@@ -159,9 +161,13 @@ func (p *reuse) visit(layer int, experts []int32) {
 		return
 	}
 	// More experts than a few tokens choose are those of a prompt: each counts as its share of one token's uses, and
-	// nothing follows them.
-	share, sweep := float32(1), len(experts) > 2*p.topK
-	if len(experts) > p.topK {
+	// nothing follows them. When they are most of the layer's, how many they are tells little and must not make experts
+	// of one layer better than those of another; that the prompt did not use an expert only counts in the long run.
+	share, sweep, fastest := float32(1), len(experts) > 2*p.topK, 0
+	switch {
+	case 2*len(experts) > l.experts && sweep:
+		share, fastest = float32(p.topK)/float32(l.experts), slowSpeed
+	case len(experts) > p.topK:
 		share = float32(p.topK) / float32(len(experts))
 	}
 	if p.idle {
@@ -175,7 +181,7 @@ func (p *reuse) visit(layer int, experts []int32) {
 	for e := range l.scores {
 		l.scores[e] = p.weights[reuseOne]
 	}
-	p.forget(l, experts, share)
+	p.forget(l, experts, share, fastest)
 	p.follows(l, experts, sweep)
 
 	if l.age < 0 && !sweep && !p.idle {
@@ -190,16 +196,20 @@ func (p *reuse) visit(layer int, experts []int32) {
 	}
 }
 
-// forget brings the uses at each speed up to date and adds their part to the scores.
-func (p *reuse) forget(l *reuseLayer, experts []int32, share float32) {
-	// The last visit alone is mostly zeros.
-	in, w := l.inputs[0], float64(p.weights[0]*float64(share))
-	clear(in)
-	for _, e := range experts {
-		in[e] = share
-		l.scores[e] += w
+// forget brings the uses at each speed from fastest on up to date and adds the parts of all speeds to the scores.
+func (p *reuse) forget(l *reuseLayer, experts []int32, share float32, fastest int) {
+	if fastest == 0 { // the last visit alone is mostly zeros
+		in, w := l.inputs[0], float64(p.weights[0]*float64(share))
+		clear(in)
+		for _, e := range experts {
+			in[e] = share
+			l.scores[e] += w
+		}
 	}
-	for k := 1; k < reuseSpeeds; k++ {
+	for k := range fastest {
+		p.addInput(l, k)
+	}
+	for k := max(fastest, 1); k < reuseSpeeds; k++ {
 		rate := max(forgets[k], 1/float32(l.visits+1))
 		in := l.inputs[k]
 		scores := l.scores[:len(in)]
@@ -261,8 +271,14 @@ func (p *reuse) follows(l *reuseLayer, experts []int32, sweep bool) {
 			}
 		}
 	}
-	w, scores := p.weights[reuseFollow], l.scores[:len(out)]
-	for e, x := range out {
+	p.addInput(l, reuseFollow)
+}
+
+// addInput adds an input's part to the scores.
+func (p *reuse) addInput(l *reuseLayer, k int) {
+	w, in := p.weights[k], l.inputs[k]
+	scores := l.scores[:len(in)]
+	for e, x := range in {
 		scores[e] += float64(w * float64(x))
 	}
 }

@@ -91,7 +91,7 @@ func NewSim(c SimConfig) *Sim {
 			largest[l] = slices.Max(append([]int64{0}, b...))
 		}
 		z := sizesOf(largest, counts)
-		least := z.window(func(l int) int { return counts[l] }, c.TopK, 0, 0)
+		least := z.min(func(l int) int { return counts[l] }, Need{TopK: c.TopK})
 		if c.Arena < least {
 			panic(fmt.Sprintf("tiers: a simulation of %d bytes, of which two layers' experts take %d", c.Arena, least))
 		}
