@@ -1,6 +1,3 @@
-// Package plan says how much of a model's experts a machine should keep, and what that brings.
-//
-// It does arithmetic on what others measured: it opens no model, runs no token and asks the machine nothing.
 package plan
 
 import (

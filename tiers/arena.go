@@ -189,6 +189,21 @@ const huge = max(host.HugePage, 1)
 // maxHugeMappings bounds the mappings that huge pages cost; Linux allows a process 65,530.
 const maxHugeMappings = 40000
 
+// NewArena makes slots equal slots of slotBytes bytes each, all in use, for those who read without a cache.
+func NewArena(slots, slotBytes int) (*Arena, error) {
+	if slots < 1 || slotBytes < 1 {
+		panic(fmt.Sprintf("tiers: an arena of %d slots of %d bytes; both must be positive", slots, slotBytes))
+	}
+	z := sizesOf([]int64{int64(slotBytes)}, []int{slots})
+	a, err := newArena(&z, []int32{int32(slots)})
+	for i := int32(0); err == nil && i < int32(slots); i++ {
+		if err = a.commit(i); err != nil {
+			_ = a.Free()
+		}
+	}
+	return a, err
+}
+
 // newArena makes addresses for all slots; live[c] is how many slots of class c will be in use from the start, lowest
 // numbers first.
 func newArena(z *slotSizes, live []int32) (*Arena, error) {
@@ -197,7 +212,7 @@ func newArena(z *slotSizes, live []int32) (*Arena, error) {
 		if k.bytes > math.MaxInt64/4/int64(z.slots) || k.bytes > math.MaxInt/4/int64(z.slots) {
 			return nil, fmt.Errorf("expert arena: %d slots of up to %d bytes are more than this machine can address", z.slots, k.bytes)
 		}
-		total += runBytes(k)
+		total += addresses(k)
 	}
 	space, err := host.Reserve(int(total))
 	if err != nil {
@@ -220,7 +235,7 @@ func newArena(z *slotSizes, live []int32) (*Arena, error) {
 				_ = host.AdviseHuge(run.huge)
 			}
 			a.small = append(a.small, run)
-			at += int(runBytes(k))
+			at += int(addresses(k))
 			continue
 		}
 		rest := size % huge
@@ -254,8 +269,8 @@ func pairBytes(k sizeClass) int64 {
 	return 2*whole + 2*huge
 }
 
-// runBytes is the addresses of a class.
-func runBytes(k sizeClass) int64 {
+// addresses is how many a class takes.
+func addresses(k sizeClass) int64 {
 	if k.bytes < huge {
 		return (k.bytes*int64(k.count) + huge - 1) / huge * huge
 	}
@@ -288,8 +303,8 @@ func (a *Arena) release(i int32) error {
 	return a.space.Release(a.slots[i])
 }
 
-// free returns everything. No slot may be in use.
-func (a *Arena) free() error {
+// Free returns everything. No slot may be in use.
+func (a *Arena) Free() error {
 	err := a.space.Free()
 	a.slots = nil
 	return err

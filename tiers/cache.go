@@ -363,7 +363,7 @@ func (c *Cache) Close() error {
 	c.v.abandon(fmt.Errorf("expert cache: %w", ErrClosed))
 	c.mu.Unlock()
 	err := c.store.Close()
-	return errors.Join(err, c.arena.free())
+	return errors.Join(err, c.arena.Free())
 }
 
 // cacheMover lets residency act. All of it runs under the cache's lock.

@@ -16,8 +16,8 @@ import (
 	"terrace/internal/host"
 )
 
-// watched is a store that checks what it is told about the memory of slots.
-type watched struct {
+// slotWatcher is a store that checks what it is told about the memory of slots.
+type slotWatcher struct {
 	Store
 	t        *testing.T
 	mu       sync.Mutex
@@ -27,7 +27,7 @@ type watched struct {
 	attached int
 }
 
-func (w *watched) Attach(slot int, mem []byte) {
+func (w *slotWatcher) Attach(slot int, mem []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mem[slot] != nil || w.reading[slot] {
@@ -38,7 +38,7 @@ func (w *watched) Attach(slot int, mem []byte) {
 	w.attached++
 }
 
-func (w *watched) Detach(slot int) {
+func (w *slotWatcher) Detach(slot int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mem[slot] == nil || w.reading[slot] {
@@ -48,30 +48,30 @@ func (w *watched) Detach(slot int) {
 	delete(w.mem, slot)
 }
 
-func (w *watched) Queue(r *Read) {
+func (w *slotWatcher) Queue(r *Read) {
 	w.mu.Lock()
 	if m := w.mem[r.Slot]; m == nil || &m[0] != &r.Dst[0] || len(m) != len(r.Dst) || w.reading[r.Slot] {
 		w.t.Errorf("a read into slot %d that is not attached or read into", r.Slot)
 	}
 	w.reading[r.Slot] = true
 	w.mu.Unlock()
-	r.Sink = watchedSink{w, r.Sink}
+	r.Sink = slotWatcherSink{w, r.Sink}
 	w.Store.Queue(r)
 }
 
-type watchedSink struct {
-	w    *watched
+type slotWatcherSink struct {
+	w    *slotWatcher
 	sink Sink
 }
 
-func (s watchedSink) ReadDone(r *Read, err error) {
+func (s slotWatcherSink) ReadDone(r *Read, err error) {
 	s.w.mu.Lock()
 	delete(s.w.reading, r.Slot)
 	s.w.mu.Unlock()
 	s.sink.ReadDone(r, err)
 }
 
-func (w *watched) Cancel(r *Read) bool {
+func (w *slotWatcher) Cancel(r *Read) bool {
 	ok := w.Store.Cancel(r)
 	if ok {
 		w.mu.Lock()
@@ -98,7 +98,7 @@ func TestResizeStress(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := &watched{Store: s, t: t, mem: map[int][]byte{}, reading: map[int]bool{}}
+			w := &slotWatcher{Store: s, t: t, mem: map[int][]byte{}, reading: map[int]bool{}}
 			c, err := NewCache(Options{Store: w, Experts: experts, Slots: 30, TopK: k, Lookahead: 1, Guesses: guesses, Sessions: 3})
 			if err != nil {
 				t.Fatal(err)

@@ -210,19 +210,12 @@ func (v *residency) takeForDemand(c int32) int32 {
 
 // takeUnprotected gives a slot of a class that was free or idle, or -1.
 func (v *residency) takeUnprotected(c int32) int32 {
-	bytes := v.classes[c].bytes
-	if v.slack()+v.room.free+v.room.idle < bytes {
+	if v.slack()+v.room.free+v.room.idle < v.classes[c].bytes {
 		return -1
 	}
-	if i := v.popFree(c); i >= 0 {
-		return i
-	}
 	for {
-		if v.slack()+v.room.free >= bytes {
-			for v.slack() < bytes {
-				v.retireFree()
-			}
-			return v.revive(c)
+		if i := v.takeFree(c); i >= 0 {
+			return i
 		}
 		own, any := v.victim(c)
 		if own >= 0 && (own == any || v.room.since < tradeEvery && !v.farBelow(any, own)) {
@@ -247,6 +240,22 @@ func (v *residency) farBelow(a, b int32) bool {
 		return x < 2*y
 	}
 	return 2*x < y
+}
+
+// takeFree gives a slot of a class without pushing anyone out, or -1: a free one, or one that the target or free slots of
+// other sizes leave room for.
+func (v *residency) takeFree(c int32) int32 {
+	bytes := v.classes[c].bytes
+	if v.slack()+v.room.free < bytes {
+		return -1
+	}
+	if i := v.popFree(c); i >= 0 {
+		return i
+	}
+	for v.slack() < bytes {
+		v.retireFree()
+	}
+	return v.revive(c)
 }
 
 // setTarget changes the bytes that live slots may have, not below the smallest working set nor above a slot for every
