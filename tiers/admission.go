@@ -97,7 +97,7 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 	v.current = layer
 	sweeps := v.sweeps(layer, experts)
 	if !sweeps {
-		v.visit(layer)
+		v.visit(layer, experts)
 	}
 	if cap(r.items) < len(experts) {
 		r.items = make([]item, len(experts))
@@ -108,9 +108,6 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 	r.admitted, r.err, r.readyHead, r.readyTail = false, nil, nil, nil
 	for i, e := range experts {
 		r.items[i] = item{req: r, expert: e, slot: -1}
-		if !sweeps {
-			v.policy.touch(layer, int(e))
-		}
 		v.n.touches++
 		i := v.where[layer][e]
 		if i < 0 {
@@ -120,13 +117,10 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 		}
 		s := &v.slots[i]
 		v.used(s)
-		if s.state != slotReady {
+		if s.state == slotReady {
+			v.n.hits++
+		} else {
 			v.n.inflight++
-			continue
-		}
-		v.n.hits++
-		if s.heapAt >= 0 { // its score has changed
-			v.heapFix(v.victims[layer], int(s.heapAt))
 		}
 	}
 	if len(r.items) > v.topK {

@@ -21,9 +21,12 @@ type Policy uint8
 
 // The policies.
 const (
-	EWMA Policy = iota // decayed frequency
-	LRU                // time of the last use
+	Reuse Policy = iota // learned: when an expert will be wanted again
+	EWMA                // decayed frequency
+	LRU                 // time of the last use
 )
+
+func (p Policy) String() string { return [...]string{"reuse", "EWMA", "LRU"}[p] }
 
 // Options configure a cache.
 type Options struct {
@@ -89,9 +92,6 @@ func NewCache(o Options) (*Cache, error) {
 	if len(o.Experts) > math.MaxUint16+1 {
 		return nil, fmt.Errorf("expert cache: %d layers; at most %d are possible", len(o.Experts), math.MaxUint16+1)
 	}
-	if o.HalfLife == 0 {
-		o.HalfLife = 64
-	}
 	c := &Cache{store: o.Store, experts: o.Experts, log: o.Log}
 	c.attacher, _ = o.Store.(Attacher)
 	var counts []int
@@ -138,11 +138,7 @@ func NewCache(o Options) (*Cache, error) {
 		return nil, fmt.Errorf("expert cache: %w: %d bytes, the smallest working set is %d bytes in %d slots (2 x %d experts a token + %d layers ahead x %d guesses, %d sequences)",
 			ErrTooSmall, target, least, slots, o.TopK, o.Lookahead, o.Guesses, max(o.Sessions, 1))
 	}
-	var p policy = newEWMA(counts, o.HalfLife)
-	if o.Policy == LRU {
-		p = newLRU(counts)
-	}
-	c.v = newSized(bytes, z, target, least, o.TopK, p, cacheMover{c})
+	c.v = newSized(bytes, z, target, least, o.TopK, newPolicy(o.Policy, counts, o.TopK, o.HalfLife), cacheMover{c})
 	c.v.order = fileOrder(o.Experts)
 	live := make([]int32, len(z.classes))
 	for i := range live {

@@ -1,18 +1,76 @@
 package tiers
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // policy scores experts by their uses: among those that may leave, the lowest score leaves first. It only orders; what
 // may leave is residency's. Scores are kept for absent experts too, so that one that returns is known.
 type policy interface {
-	// visit says that a layer is about to use experts: once for each Begin.
-	visit(layer int)
-	// touch counts one use of an expert in the layer's current visit.
-	touch(layer, expert int)
-	// score must not change but by touch and rescale.
+	// visit counts one use of each of a layer's distinct experts: once for each Begin.
+	visit(layer int, experts []int32)
+	// score must not change but by visits of its layer and rescale.
 	score(layer, expert int) float64
-	// rescale answers true when scores of untouched experts changed since the last call, in the same order or tied.
+	// rank makes scores of different layers comparable: away is the time until the layer's next turn, in passes over all
+	// layers, above 0 and at most 1. It rises with the score.
+	rank(score, away float64) float64
+	// seed says how often each of a layer's experts was used in a visit, on average, in earlier runs.
+	seed(layer int, use []float32)
+	// capacity tells how many experts fit into the cache now.
+	capacity(slots int)
+	// rescale answers true when scores of layers not visited changed since the last call.
 	rescale() bool
+}
+
+// newPolicy makes the policy of that name for layers of so many experts.
+func newPolicy(p Policy, sizes []int, topK, halfLife int) policy {
+	if halfLife == 0 {
+		halfLife = 64
+	}
+	switch p {
+	case Reuse:
+		return newReuse(sizes, topK)
+	case EWMA:
+		return newEWMA(sizes, halfLife)
+	case LRU:
+		return newLRU(sizes)
+	}
+	panic(fmt.Sprintf("tiers: policy %d", p))
+}
+
+// Seed tells the cache how often each of a layer's experts was used when the layer was visited, on average, in earlier
+// runs, 0 to 1: what is preloaded then stays at least until the present run says otherwise. Call it before the first
+// Begin.
+func (c *Cache) Seed(layer int, use []float32) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.valid(layer, nil); err != nil {
+		return err
+	}
+	if len(use) != len(c.experts[layer]) {
+		return fmt.Errorf("expert cache: uses of %d experts for layer %d, which has %d", len(use), layer, len(c.experts[layer]))
+	}
+	for e, u := range use {
+		if !(u >= 0 && u <= 1) {
+			return fmt.Errorf("expert cache: %v is said to be used %g times a visit, want 0 to 1", ExpertID{uint16(layer), uint16(e)}, u)
+		}
+	}
+	c.v.policy.seed(layer, use)
+	c.v.reheapLayer(layer)
+	return nil
+}
+
+// PolicyBytes is the memory on the heap that the policy keeps for layers of so many experts, about.
+func PolicyBytes(p Policy, sizes []int) int64 {
+	n := int64(0)
+	for _, s := range sizes {
+		n += 8 * int64(s)
+		if p == Reuse {
+			n += 4 * int64(s) * int64(s+2*len(reuseLayer{}.inputs)+3)
+		}
+	}
+	return n
 }
 
 // ewma is decayed frequency: a use counts half as much after halfLife visits of its layer.
@@ -47,7 +105,7 @@ func newEWMA(sizes []int, halfLife int) *ewma {
 	return p
 }
 
-func (p *ewma) visit(layer int) {
+func (p *ewma) visit(layer int, experts []int32) {
 	// A layer that was passed over (a run that was cancelled in the middle) must not count in a currency of its own for
 	// ever: it may lag by a quarter of the half-life, room enough for several sequences that take turns between layers.
 	p.pass[layer] = max(p.pass[layer]+1, p.latest-p.halfLife/4)
@@ -61,14 +119,26 @@ func (p *ewma) visit(layer int) {
 		p.base += maxPower
 		p.scaled = true
 	}
-}
-
-func (p *ewma) touch(layer, expert int) {
 	n := p.pass[layer]
-	p.scores[layer][expert] += math.Ldexp(p.roots[n%p.halfLife], n/p.halfLife-p.base)
+	use := math.Ldexp(p.roots[n%p.halfLife], n/p.halfLife-p.base)
+	for _, e := range experts {
+		p.scores[layer][e] += use
+	}
 }
 
 func (p *ewma) score(layer, expert int) float64 { return p.scores[layer][expert] }
+func (p *ewma) rank(score, _ float64) float64   { return score }
+
+// seed gives the score that such use would have had for ever.
+func (p *ewma) seed(layer int, use []float32) {
+	n := p.pass[layer]
+	sum := math.Ldexp(p.roots[n%p.halfLife], n/p.halfLife-p.base) / (1 - 1/math.Exp2(1/float64(p.halfLife)))
+	for e, u := range use {
+		p.scores[layer][e] = sum * float64(u)
+	}
+}
+
+func (p *ewma) capacity(int) {}
 
 func (p *ewma) rescale() bool {
 	s := p.scaled
@@ -90,7 +160,15 @@ func newLRU(sizes []int) *lru {
 	return p
 }
 
-func (p *lru) visit(int)                       { p.clock++ }
-func (p *lru) touch(layer, expert int)         { p.last[layer][expert] = p.clock }
+func (p *lru) visit(layer int, experts []int32) {
+	p.clock++
+	for _, e := range experts {
+		p.last[layer][e] = p.clock
+	}
+}
+
 func (p *lru) score(layer, expert int) float64 { return p.last[layer][expert] }
+func (p *lru) rank(score, _ float64) float64   { return score }
+func (p *lru) seed(int, []float32)             {}
+func (p *lru) capacity(int)                    {}
 func (p *lru) rescale() bool                   { return false }

@@ -155,6 +155,7 @@ func newSized(size [][]int64, z slotSizes, target, least int64, topK int, p poli
 		v.slots[i].heapAt = -1
 	}
 	v.openRoom(min(target, z.bytes))
+	v.tellCapacity()
 	return v
 }
 

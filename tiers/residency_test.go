@@ -748,10 +748,11 @@ func TestProgress(t *testing.T) {
 func TestEWMA(t *testing.T) {
 	p := newEWMA([]int{3, 1}, 2)
 	for range 5000 {
-		p.visit(0)
-		p.touch(0, 0)
-		if p.visit(0); p.latest%4 == 0 {
-			p.touch(0, 1)
+		p.visit(0, []int32{0})
+		if p.latest%4 == 3 {
+			p.visit(0, []int32{1})
+		} else {
+			p.visit(0, nil)
 		}
 		p.rescale()
 		if a, b, c := p.score(0, 0), p.score(0, 1), p.score(0, 2); !(a > b) || c != 0 || a > 1e300 {
@@ -761,21 +762,19 @@ func TestEWMA(t *testing.T) {
 	// A layer that was passed over for long lags by a quarter of the half-life when it comes back, no more.
 	l := newEWMA([]int{1, 1}, 8)
 	for range 100 {
-		l.visit(0)
+		l.visit(0, nil)
 	}
-	l.visit(1)
-	l.touch(0, 0)
-	l.touch(1, 0)
+	l.visit(0, []int32{0})
+	l.visit(1, []int32{0})
 	if got, want := l.score(1, 0)/l.score(0, 0), math.Exp2(-2.0/8); math.Abs(got-want) > 1e-15 {
 		t.Errorf("a use in the layer that lags weighs %g of another, want %g", got, want)
 	}
 	q := newEWMA([]int{2}, 64)
-	q.visit(0)
-	q.touch(0, 0)
-	for range 64 {
-		q.visit(0)
+	q.visit(0, []int32{0})
+	for range 63 {
+		q.visit(0, nil)
 	}
-	q.touch(0, 1)
+	q.visit(0, []int32{1})
 	if a, b := q.score(0, 0), q.score(0, 1); b != 2*a {
 		t.Errorf("scores %g and %g; the second should be twice the first", a, b)
 	}

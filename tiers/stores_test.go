@@ -118,7 +118,7 @@ func TestTruncated(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c, err := NewCache(Options{Store: s, Experts: experts, Slots: 8, TopK: 4})
+				c, err := NewCache(Options{Store: s, Experts: experts, Slots: 8, TopK: 4, Policy: LRU})
 				if err != nil {
 					t.Fatal(err)
 				}

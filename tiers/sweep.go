@@ -44,20 +44,18 @@ func (v *residency) countSweep() {
 		if len(used) == 0 {
 			continue
 		}
-		v.visit(layer)
-		for _, e := range used {
-			v.policy.touch(layer, int(e))
-		}
+		v.visit(layer, used)
 		s.uses[layer] = used[:0]
 	}
 	s.any = false
-	v.reheap()
 }
 
-// visit tells the policy that a layer is about to use experts.
-func (v *residency) visit(layer int) {
-	v.policy.visit(layer)
+// visit tells the policy that a layer uses experts.
+func (v *residency) visit(layer int, experts []int32) {
+	v.policy.visit(layer, experts)
 	if v.policy.rescale() {
 		v.reheap()
+	} else {
+		v.reheapLayer(layer)
 	}
 }

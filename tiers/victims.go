@@ -2,26 +2,40 @@ package tiers
 
 // Who leaves: each layer has a heap of its idle slots.
 
-// victim is the idle, unprotected slot with the lowest score; among equals the layer visited latest goes first, since its
+// victim is the idle, unprotected slot with the lowest rank; among equals the layer visited latest goes first, since its
 // next turn is farthest away; then the lower expert number. own is that among the slots of class c, any among all; -1
 // where there is none.
 func (v *residency) victim(c int32) (own, any int32) {
 	own, any = -1, -1
-	var ownScore, anyScore float64
+	var ownRank, anyRank float64
 	var ownVisit, anyVisit uint64
 	for layer, h := range v.victims {
 		if len(h) == 0 {
 			continue
 		}
-		score, visit := v.scoreOf(h[0]), v.visited[layer]
-		if any < 0 || score < anyScore || score == anyScore && visit > anyVisit {
-			any, anyScore, anyVisit = h[0], score, visit
+		rank, visit := v.rankOf(h[0]), v.visited[layer]
+		if any < 0 || rank < anyRank || rank == anyRank && visit > anyVisit {
+			any, anyRank, anyVisit = h[0], rank, visit
 		}
-		if v.classOf[layer] == c && (own < 0 || score < ownScore || score == ownScore && visit > ownVisit) {
-			own, ownScore, ownVisit = h[0], score, visit
+		if v.classOf[layer] == c && (own < 0 || rank < ownRank || rank == ownRank && visit > ownVisit) {
+			own, ownRank, ownVisit = h[0], rank, visit
 		}
 	}
 	return own, any
+}
+
+// rankOf is what a slot is worth beside those of other layers.
+func (v *residency) rankOf(i int32) float64 {
+	return v.policy.rank(v.scoreOf(i), v.away(int(v.slots[i].layer)))
+}
+
+// away is the time until a layer's next turn in passes, if the layers follow one another from the one visited latest.
+func (v *residency) away(layer int) float64 {
+	n := layer - v.current
+	if n <= 0 {
+		n += len(v.where)
+	}
+	return float64(n) / float64(len(v.where))
 }
 
 // farthest is the slot among those ok accepts whose layer's turn comes last, counted from the layer visited latest; among
@@ -125,11 +139,17 @@ func (v *residency) heapSwap(h []int32, a, b int) {
 	v.slots[h[a]].heapAt, v.slots[h[b]].heapAt = int32(a), int32(b)
 }
 
-// reheap restores every heap after the policy rescaled: distinct scores may have become equal.
+// reheap restores every heap after scores of any layer changed.
 func (v *residency) reheap() {
-	for _, h := range v.victims {
-		for at := len(h)/2 - 1; at >= 0; at-- {
-			v.heapDown(h, at)
-		}
+	for layer := range v.victims {
+		v.reheapLayer(layer)
+	}
+}
+
+// reheapLayer restores one layer's heap after a visit changed its scores.
+func (v *residency) reheapLayer(layer int) {
+	h := v.victims[layer]
+	for at := len(h)/2 - 1; at >= 0; at-- {
+		v.heapDown(h, at)
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"terrace/bench"
 	"terrace/engine"
 	"terrace/internal/testfile"
+	"terrace/plan"
 )
 
 const tinyMoE = "../../testdata/tiny-moe-Q4_K.gguf"
@@ -168,6 +170,12 @@ func TestBadInput(t *testing.T) {
 		{"negative limit", "", []string{"bench", "predictor", "-m", llama, "--trace", empty, "--limit", "-1"}, 2, []string{"-1"}},
 		{"empty trace", "", []string{"bench", "predictor", "-m", llama, "--trace", empty}, 1, []string{"empty.gguf"}},
 		{"not json", "plain\n", []string{"eval", "tokens", "-m", llama}, 1, []string{"line 1"}},
+		{"cache, nothing resident", "", []string{"bench", "cache", "--residency", "0"}, 2, []string{"--residency", "0"}},
+		{"cache, no such share", "", []string{"bench", "cache", "--residency", "10,most"}, 2, []string{"most"}},
+		{"cache, limit without trace", "", []string{"bench", "cache", "--limit", "9"}, 2, []string{"--trace"}},
+		{"cache, empty trace", "", []string{"bench", "cache", "--trace", empty}, 1, []string{"empty.gguf"}},
+		{"cache, too small", "", []string{"bench", "cache", "--trace", "../../testdata/tiny-moe/routing.jsonl.gz", "--limit", "9", "--residency", "1"}, 1, []string{"256 experts is 2", "4"}},
+		{"cache, curve of a short trace", "", []string{"bench", "cache", "--trace", "../../testdata/tiny-moe/routing.jsonl.gz", "--limit", "9", "--curve", filepath.Join(t.TempDir(), "c")}, 1, []string{"9 tokens", "256"}},
 		{"no trace", "", []string{"bench", "predictor", "-m", llama}, 2, []string{"trace"}},
 	} {
 		code, out, errs := terrace(c.stdin, c.args...)
@@ -184,6 +192,30 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("%s: no %q in %q", c.name, s, errs)
 			}
 		}
+	}
+}
+
+func TestBenchCache(t *testing.T) {
+	curve := filepath.Join(t.TempDir(), "curve.json")
+	args := []string{"bench", "cache", "--trace", "../../testdata/tiny-moe/routing.jsonl.gz", "--limit", "300", "--residency", "20,50%", "--rivals", "--curve", curve}
+	code, out, errs := terrace("", append(args, "--json")...)
+	var r bench.CacheReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != exitOK || errs != "" {
+		t.Fatalf("exit %d, %v: %s", code, err, errs)
+	}
+	if len(r.Routings) != 1 || len(r.Routings[0].Rows) < 10 || !r.Routings[0].Rows[0].Ships || len(r.Routings[0].Rows[0].HitRate) != 2 || len(r.Routings[0].Gains) != 3 {
+		t.Errorf("%+v", r)
+	}
+	b, err := os.ReadFile(curve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := plan.ParseCurve(curve, b); err != nil || c.HitRate(0.5) < 0.5 || c.Tokens != 44 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	code, out, errs = terrace("", args...)
+	if code != exitOK || errs != "" || !strings.Contains(out, "reuse (ships)") || !strings.Contains(out, "S3-FIFO") || !strings.Contains(out, "50 % (128)") {
+		t.Errorf("exit %d: %q %q", code, out, errs)
 	}
 }
 
@@ -219,7 +251,7 @@ func TestEvalLogits(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"inspect", "--help"}, {"eval", "--help"}, {"eval", "logits", "--help"}, {"bench", "--help"}, {"bench", "predictor", "--help"}, {}} {
+	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"inspect", "--help"}, {"eval", "--help"}, {"eval", "logits", "--help"}, {"bench", "--help"}, {"bench", "predictor", "--help"}, {"bench", "cache", "--help"}, {}} {
 		code, out, errs := terrace("", args...)
 		if code != exitOK || errs != "" || !strings.Contains(out, "terrace") {
 			t.Errorf("%q: exit %d, %q %q", args, code, out, errs)
