@@ -2,22 +2,9 @@ package tiers
 
 import "sort"
 
-// seedTokens is how many tokens' worth of evidence a heat profile is to the eviction policy: enough to make the first
-// victims sensible, little enough that a text of another kind overrules it soon (on tiny-moe's routing 4 to 16 are
-// alike, 64 and more cost misses at small residencies).
-const seedTokens = 8
-
 // preloadWindow is how many preloads are with the store at once: enough to keep its share of reads for guesses busy,
 // few enough that a guess soon has its turn behind them.
 const preloadWindow = 4
-
-// seeder is a policy that can be told how often experts are used before it has seen anything.
-type seeder interface {
-	// seed counts uses of an expert as if they had just happened.
-	seed(layer, expert int, uses float64)
-}
-
-func (p *ewma) seed(layer, expert int, uses float64) { p.scores[layer][expert] += uses }
 
 // preload is the list of experts to be read before anybody asks, and how far it is.
 type preload struct {
@@ -46,17 +33,21 @@ func (c *Cache) Preload(rates [][]float64) int {
 		id   ExpertID
 	}
 	var all []hot
-	s, _ := c.v.policy.(seeder)
+	var use []float32
 	for l := range c.experts {
+		use = use[:0]
 		for e := range c.experts[l] {
 			r := rates[l][e]
 			if !(r > 0) {
-				continue
+				r = 0
 			}
-			if s != nil {
-				s.seed(l, e, r*seedTokens)
+			use = append(use, float32(r))
+			if r > 0 {
+				all = append(all, hot{r, c.experts[l][e].ID})
 			}
-			all = append(all, hot{r, c.experts[l][e].ID})
+		}
+		if len(use) > 0 {
+			c.v.policy.seed(l, use)
 		}
 	}
 	c.v.reheap()
