@@ -8,10 +8,12 @@ import (
 	"terrace/quant"
 )
 
-// Code books as the assembly wants them; it reads these pointers. "book" ones hold codes of 2 or 3 bits, the first half
-// of all entries before the second half, a byte each. "bytes" ones are the entries themselves, a byte for a weight.
+// Code books as the assembly wants them; it reads these pointers. "book" ones hold codes, four of 2 bits or two of 3 bits
+// in nibbles, the first half of all entries before the second half, a byte each. "bytes" ones are the entries themselves,
+// a byte for a weight.
 var (
 	bookiq2xxs, bookiq2xs, bookiq2s, bookiq3xxs, bookiq3s      *byte
+	bookiq1s, bookiq1m                                         *byte
 	bytesiq2xxs, bytesiq2xs, bytesiq2s, bytesiq3xxs, bytesiq3s *byte
 )
 
@@ -36,6 +38,16 @@ func bindBooks() {
 	} {
 		*g.book, *g.bytes = codeBook(g.rows, g.levels)
 	}
+	var ternary [][]uint8
+	for _, row := range quant.Grid1x2048() {
+		r := make([]uint8, len(row))
+		for i, v := range row {
+			r[i] = uint8(v + 1)
+		}
+		ternary = append(ternary, r)
+	}
+	bookiq1s, _ = codeBook(ternary, []uint8{0, 1, 2})
+	bookiq1m = bookiq1s
 	var ones []byte
 	for _, delta := range []int8{1, -1} {
 		for _, row := range quant.Grid1x2048() {
@@ -78,7 +90,7 @@ func rows4(g [][4]uint8) (rows [][]uint8) {
 // codeBook lays out a grid whose weights are among levels.
 func codeBook(rows [][]uint8, levels []uint8) (book, bytes *byte) {
 	n, dim := len(rows), len(rows[0])
-	bits := map[int]int{4: 3, 8: 2}[dim]
+	bits := map[int]int{4: 4, 8: 2}[dim]
 	b, e := make([]byte, 2*n), make([]byte, 0, n*dim)
 	for i, row := range rows {
 		e = append(e, row...)

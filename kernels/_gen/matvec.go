@@ -10,14 +10,25 @@ import (
 )
 
 // matvecs writes the products of the types that kquant and q8 leave out: 4 weight rows by one column.
+var onlyGrid bool
+
 func matvecs(v isa) {
+	if onlyGrid {
+		v.gridRows(gridsWide[0])
+		return
+	}
 	for _, t := range append(runTypes, smallTypes...) {
 		v.runRows(t)
 	}
 	for _, t := range superTypes(v) {
 		v.superRows(t)
 	}
-	if !v.wide {
+	if v.wide {
+		for _, g := range gridsWide {
+			v.gridRows(g)
+		}
+		v.orders()
+	} else {
 		for _, t := range oneTypes {
 			v.superRows(t)
 		}

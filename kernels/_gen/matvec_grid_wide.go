@@ -1,0 +1,657 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// gridWide is a code book type in 512 bits.
+//
+// The book lies as codes of 2 or 3 bits, those of one entry in two bytes, the first bytes of all entries before the
+// second ones: VPERMI2B looks up 64 entries in 128. Two rows are taken at a time, 32 entries of 8 weights each. Bits of
+// signs are moved beside the codes by bit matrices, so that a nibble names a level, and one VPERMB makes 64 unsigned bytes
+// of nibbles: the weight plus gridBias.
+//
+// Byte p of such a vector is weight k of entry p, for both rows. The activations come in that order, see orderOctets: all
+// eight vectors add up in one accumulator, whose dword t has the 32 weights of run t. Types with a scale for 16 weights
+// put both bytes of an entry side by side, a vector for a row, and take the activations as orderQuads lays them out.
+type gridWide struct {
+	name    string
+	size    int
+	entries int
+	keep    int // vectors of the book that stay in registers
+	pins    int // constants that do
+	scale   float32
+	levels  []byte
+	quads   bool // a scale for 16 weights
+	signs   gridSigns
+	half    func(k *kq) reg.VecVirtual // d of the four rows
+	pair    func(k *kq, g *gridWide, a, b int) gridPair
+
+	pinned []pinnedConst
+}
+
+// pinnedConst is a constant that stays in a register.
+type pinnedConst struct {
+	from Mem
+	to   reg.VecVirtual
+}
+
+// pin is a constant, in its register if there still is one. Constants in memory may cross cache lines.
+func (g *gridWide) pin(m Mem) reg.VecVirtual {
+	for _, c := range g.pinned {
+		if c.from.Symbol.Name == m.Symbol.Name {
+			return c.to
+		}
+	}
+	x := ZMM()
+	if len(g.pinned) == g.pins {
+		if b := constBytes[m.Symbol.Name]; bytes.Equal(b[8:], b[:len(b)-8]) {
+			VPBROADCASTQ(m, x)
+		} else {
+			VMOVDQU64(m, x)
+		}
+		return x
+	}
+	g.pinned = append(g.pinned, pinnedConst{m, x})
+	return x
+}
+
+// pinCopy is one that is going to be overwritten.
+func (g *gridWide) pinCopy(m Mem) reg.VecVirtual { return move(g.pin(m)) }
+
+// gridPair is what two rows give before anything is looked up.
+type gridPair struct {
+	idx    []reg.VecVirtual      // one, or for entries of four weights the even ones and the odd ones
+	masks  [][]reg.OpmaskVirtual // of each: bit 7, then what further bits they have
+	signs  reg.VecVirtual        // a byte an entry
+	scales func(i int) Op        // octets: one vector, of both rows; quads: one a row
+}
+
+// gridSigns says where a byte has the signs of eight weights: from bit from on, of which the eighth completes seven to an
+// even number if parity is set. all, if set, is the one bit that they share.
+type gridSigns struct {
+	from   int
+	parity bool
+	all    bool
+}
+
+func (s gridSigns) bits(weight int) byte {
+	switch {
+	case s.all:
+		return 1 << s.from
+	case s.parity && weight == 7:
+		return 0x7f << s.from
+	}
+	return 1 << (s.from + weight)
+}
+
+// matrix moves the signs of weights a and b to bits at and at+4.
+func (s gridSigns) matrix(a, b, at int) Mem {
+	var m [8]byte
+	m[at], m[at+4] = s.bits(a), s.bits(b)
+	q := bitMatrix(m)
+	return qwords(fmt.Sprintf("signs_%016x", q), q, q, q, q, q, q, q, q)
+}
+
+const gridBias = 64
+
+var gridsWide = []*gridWide{
+	{name: "iq2xxs", size: 66, entries: 256, keep: 4, pins: 20, scale: 0.125, levels: signed(4, 8, 25, 43), signs: gridSigns{parity: true}, pair: iq2xxsPair},
+	{name: "iq2xs", size: 74, entries: 512, keep: 4, pins: 10, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, signs: gridSigns{from: 1, parity: true}, pair: iq2xsPair},
+	{name: "iq2s", size: 82, entries: 1024, keep: 4, pins: 10, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2sPair},
+	{name: "iq3xxs", size: 98, entries: 256, keep: 4, pins: 20, scale: 0.25, levels: signed(8, 4, 12, 20, 28, 36, 44, 52, 62), signs: gridSigns{parity: true}, pair: iq3xxsPair},
+	{name: "iq3s", size: 110, entries: 512, keep: 8, pins: 8, scale: 1, levels: signed(8, 1, 3, 5, 7, 9, 11, 13, 15), pair: iq3sPair},
+	{name: "iq1s", size: 50, entries: 2048, keep: 4, pins: 8, scale: 0.125, levels: ternaryLevels, signs: gridSigns{all: true}, pair: iq1sPair},
+	{name: "iq1m", size: 56, entries: 2048, keep: 4, pins: 6, scale: 0.125, levels: ternaryLevels, quads: true, signs: gridSigns{from: 3, all: true}, half: iq1mHalf, pair: iq1mPair},
+}
+
+// ternaryLevels are 8x plus 1 and 8x minus 1.
+var ternaryLevels = []byte{gridBias - 7, gridBias + 1, gridBias + 9, 0, gridBias - 9, gridBias - 1, gridBias + 7, 0}
+
+// signed are the bytes of n codes with the plus, then with the minus.
+func signed(n int, levels ...byte) []byte {
+	t := make([]byte, 2*n)
+	for i, l := range levels {
+		t[i], t[n+i] = gridBias+l, gridBias-l
+	}
+	return t
+}
+
+// periodic is a table of 64 bytes that repeats t, so that only the low bits of an index count.
+func periodic(name string, t []byte) Mem {
+	return fill(name, 64, func(i int) byte { return t[i%len(t)] })
+}
+
+// each is a table of 64 bytes.
+func each(name string, f func(i int) int) Mem {
+	return fill(name, 64, func(i int) byte { return byte(f(i)) })
+}
+
+// gridRows writes the product of 4 rows with one column of Act256 whose q are in the order of octets or quads.
+func (v isa) gridRows(g *gridWide) {
+	TEXT(g.name+"Rows"+v.suffix(), 0, signature)
+	Pragma("noescape")
+	order := "orderOctets"
+	if g.quads {
+		order = "orderQuads"
+	}
+	Doc(g.name + "Rows" + v.suffix() + " multiplies " + g.name + " weights with activations laid out by " + order + "; see matrixKernel.")
+	k := &kq{isa: v, shape: shape{4, 1}}
+	dist := AllocLocal(8)
+	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
+	wrow := Load(Param("w"), GP64()).(reg.GPVirtual)
+	dst := Load(Param("dst"), GP64()).(reg.GPVirtual)
+	k.w = newLanes(stride)
+	k.ahead = lanes{base: GP64(), s1: k.w.s1, s3: k.w.s3, mul: 1}
+	k.q, k.d, k.s = lanes{base: GP64()}, lanes{base: GP64()}, lanes{base: GP64()}
+	block := g.block(k)
+	for i := range k.acc {
+		k.acc[i] = XMM()
+	}
+	aheadOf(stride, dist)
+	JMP(LabelRef("constants"))
+	Label("next")
+	MOVQ(wrow, k.w.base)
+	MOVQ(wrow, k.ahead.base)
+	ADDQ(dist, k.ahead.base)
+	Load(Param("q"), k.q.base)
+	Load(Param("d"), k.d.base)
+	Load(Param("sums"), k.s.base)
+	n := Load(Param("nb"), GP64()).(reg.GPVirtual)
+	for _, a := range k.acc {
+		v.clean(a)
+	}
+	loop("block", n, func() {
+		fetch(k.ahead, g.size&^63)
+		total := block()
+		var d reg.VecVirtual
+		if g.half != nil {
+			d = g.half(k)
+		} else {
+			d = k.firstHalves()
+		}
+		if g.scale != 1 {
+			VMULPS(floatConst(fmt.Sprintf("parts_%d", int(1/g.scale)), g.scale), d, d)
+		}
+		k.fold(total, d, k.actScale(), nil)
+		ADDQ(Imm(uint64(g.size)), k.w.base)
+		ADDQ(Imm(uint64(g.size)), k.ahead.base)
+		ADDQ(U32(256), k.q.base)
+		ADDQ(Imm(4), k.d.base)
+		ADDQ(Imm(sums256), k.s.base)
+	})
+	// As in kquant: the accumulators have turned once a block.
+	Load(Param("nb"), n)
+	TESTQ(U32(1), n)
+	JZ(LabelRef("even"))
+	VADDPS(k.acc[0], k.acc[3], k.acc[3])
+	VADDPS(k.acc[2], k.acc[1], k.acc[1])
+	VADDPS(k.acc[1], k.acc[3], k.acc[0])
+	JMP(LabelRef("store"))
+	Label("even")
+	VADDPS(k.acc[1], k.acc[0], k.acc[0])
+	VADDPS(k.acc[3], k.acc[2], k.acc[2])
+	VADDPS(k.acc[2], k.acc[0], k.acc[0])
+	Label("store")
+	VMOVUPS(k.acc[0].AsX(), Mem{Base: dst})
+	ADDQ(Imm(16), dst)
+	LEAQ(Mem{Base: wrow, Index: stride, Scale: 4}, wrow)
+	DECQ(count())
+	JNZ(LabelRef("next"))
+	VZEROUPPER()
+	RET()
+	// At the end, because only now it is known which they are.
+	Label("constants")
+	for _, c := range g.pinned {
+		VMOVDQU64(c.from, c.to)
+	}
+	JMP(LabelRef("next"))
+}
+
+// firstHalves widens the halves at the start of the four rows' blocks, which have 16 bytes and more.
+func (k *kq) firstHalves() reg.VecVirtual {
+	x, y := XMM(), XMM()
+	k.mov(k.w.at(0, 0), x)
+	VPUNPCKLWD(k.w.at(1, 0), x, x)
+	k.mov(k.w.at(2, 0), y)
+	VPUNPCKLWD(k.w.at(3, 0), y, y)
+	VPUNPCKLDQ(y, x, x)
+	VCVTPH2PS(x, x)
+	return x
+}
+
+// block returns the code of a super-block, which gives the totals of the four rows.
+func (g *gridWide) block(k *kq) func() reg.VecVirtual {
+	book := GP64()
+	MOVQ(global("book"+g.name), book)
+	var kept []reg.VecVirtual
+	vector := func(half, t int) Mem { return Mem{Base: book, Disp: half*g.entries + 64*t} }
+	// The first of two vectors has to be in a register, so those come before all second ones.
+	firsts := g.entries / 64
+	for i := range min(g.keep, 2*firsts) {
+		x := ZMM()
+		VMOVDQU64(vector(i%2, i%firsts/2*2+i/firsts), x)
+		kept = append(kept, x)
+	}
+	table := func(half, t int) (first reg.VecVirtual, second Op) {
+		second = vector(half, t+1)
+		if i := firsts + half + t; i < len(kept) {
+			second = kept[i]
+		}
+		if i := half + t; i < len(kept) {
+			return kept[i], second
+		}
+		first = ZMM()
+		VMOVDQU64(vector(half, t), first)
+		return first, second
+	}
+	level := k.constant(periodic("levels_"+g.name, g.levels))
+	start := ZMM()
+	return func() reg.VecVirtual {
+		minus := dwords("minus_64", repeat(16, uint32(1<<32-gridBias))...)
+		if g.quads {
+			VPMOVSXWD(k.s.at(0, 0), start)
+			VPMULLD(g.pin(minus), start, start)
+			var sums [4]reg.VecVirtual
+			for r := 0; r < 4; r += 2 {
+				sums[r], sums[r+1] = g.quadPair(k, g.pair(k, g, r, r+1), table, level, start)
+			}
+			return totals(sums)
+		}
+		y := YMM()
+		VBROADCASTI32X4(k.s.at(0, 32), y)
+		VPMOVSXWD(y, start)
+		VPMULLD(g.pin(minus), start, start)
+		return pairTotals(g.octetPair(k, g.pair(k, g, 0, 2), table, level, start), g.octetPair(k, g.pair(k, g, 1, 3), table, level, start))
+	}
+}
+
+// pairTotals adds up rows 0 and 2 in the halves of a, 1 and 3 in those of b.
+func pairTotals(a, b reg.VecVirtual) reg.VecVirtual {
+	t, y, z, x := ZMM(), YMM(), YMM(), XMM()
+	VSHUFPS(Imm(0x88), b, a, t)
+	VSHUFPS(Imm(0xdd), b, a, a)
+	VPADDD(t, a, a)
+	VEXTRACTI64X4(Imm(1), a, y)
+	VSHUFPS(Imm(0x88), y, a.AsY(), z)
+	VSHUFPS(Imm(0xdd), y, a.AsY(), y)
+	VPADDD(z, y, y)
+	VEXTRACTI32X4(Imm(1), y, x)
+	VPADDD(x, y.AsX(), x)
+	return x
+}
+
+type gridTable func(half, t int) (first reg.VecVirtual, second Op)
+
+// lookUp returns both bytes of 64 entries.
+func (g *gridWide) lookUp(idx reg.VecVirtual, masks []reg.OpmaskVirtual, table gridTable) (half [2]reg.VecVirtual) {
+	for b := range half {
+		var tree func(depth, t int) reg.VecVirtual
+		tree = func(depth, t int) reg.VecVirtual {
+			if depth == 0 {
+				first, second := table(b, 2*t)
+				res := move(idx)
+				VPERMI2B(second, first, res)
+				return res
+			}
+			low, high := tree(depth-1, 2*t), tree(depth-1, 2*t+1)
+			VMOVDQU8(high, masks[depth-1], low)
+			return low
+		}
+		half[b] = tree(len(masks), 0)
+	}
+	return half
+}
+
+// named puts the bits of signs beside the codes and adds the products of both nibbles to sum. Codes of two bits start at
+// bit 0 and 4 of x.
+func (g *gridWide) named(k *kq, x, signs reg.VecVirtual, m Mem, level reg.VecVirtual, sums [2]reg.VecVirtual, low, high Op) {
+	s, c := ZMM(), ZMM()
+	VGF2P8AFFINEQB(Imm(0), g.pin(m), signs, s)
+	if len(g.levels) == 8 {
+		VPTERNLOGD(Imm(0xea), s, g.pin(k.bytesOf(0x33)), x)
+	} else {
+		VPORD(s, x, x)
+	}
+	VPERMB(level, x, c)
+	VPDPBUSD(low, c, sums[0])
+	VPSRLW(Imm(4), x, x)
+	VPERMB(level, x, x)
+	VPDPBUSD(high, x, sums[1])
+}
+
+func (g *gridWide) octetPair(k *kq, p gridPair, table gridTable, level, start reg.VecVirtual) reg.VecVirtual {
+	sums := [2]reg.VecVirtual{move(start), k.clean(ZMM())} // two, because one is a long chain
+	act := func(i int) Op {
+		a := ZMM()
+		VBROADCASTI64X4(k.q.at(0, 32*i), a)
+		return a
+	}
+	if len(p.idx) == 2 { // entries of four weights, two to a byte of signs
+		for i := range p.idx {
+			for h, x := range g.lookUp(p.idx[i], p.masks[i], table) {
+				w := 4*i + 2*h
+				g.named(k, x, p.signs, g.signs.matrix(w, w+1, 3), level, sums, act(w), act(w+1))
+			}
+		}
+	} else {
+		for h, x := range g.lookUp(p.idx[0], p.masks[0], table) {
+			y := ZMM()
+			VPSRLW(Imm(2), x, y)
+			for j, x := range []reg.VecVirtual{x, y} {
+				w := 4*h + j
+				g.named(k, x, p.signs, g.signs.matrix(w, w+2, 2), level, sums, act(w), act(w+2))
+			}
+		}
+	}
+	VPADDD(sums[1], sums[0], sums[0])
+	VPMULLD(p.scales(0), sums[0], sums[0])
+	return sums[0]
+}
+
+// quadPair has the first row's entries in the low halves of 128-bit lanes, the second one's in the high halves.
+func (g *gridWide) quadPair(k *kq, p gridPair, table gridTable, level, start reg.VecVirtual) (a, b reg.VecVirtual) {
+	half := g.lookUp(p.idx[0], p.masks[0], table)
+	low, high := p.signs, p.signs // of the first and the second four weights
+	signs := g.signs
+	switch {
+	case signs.all:
+	case signs.parity:
+		high = ZMM()
+		var m [8]byte
+		for i := range 4 {
+			m[signs.from+i] = signs.bits(4 + i)
+		}
+		q := bitMatrix(m)
+		VGF2P8AFFINEQB(Imm(0), g.pin(qwords(fmt.Sprintf("signs_%016x", q), q, q, q, q, q, q, q, q)), p.signs, high)
+	default:
+		high = ZMM()
+		VPSRLW(Imm(4), p.signs, high)
+	}
+	var out [2]reg.VecVirtual
+	for r := range out {
+		x, s, y := ZMM(), ZMM(), ZMM()
+		if r == 0 {
+			VPUNPCKLBW(half[1], half[0], x)
+			VPUNPCKLBW(high, low, s)
+		} else {
+			VPUNPCKHBW(half[1], half[0], x)
+			VPUNPCKHBW(high, low, s)
+		}
+		VPSRLW(Imm(2), x, y)
+		sums := [2]reg.VecVirtual{move(start), k.clean(ZMM())}
+		for j, x := range []reg.VecVirtual{x, y} {
+			g.named(k, x, s, g.signs.matrix(j, j+2, 2), level, sums, k.q.at(0, 64*j), k.q.at(0, 64*(j+2)))
+		}
+		VPADDD(sums[1], sums[0], sums[0])
+		VPMULLD(p.scales(r), sums[0], sums[0])
+		out[r] = sums[0]
+	}
+	return out[0], out[1]
+}
+
+// bit7 is the mask of indices whose bit 7 is set.
+func bit7(idx reg.VecVirtual) reg.OpmaskVirtual {
+	b := K()
+	VPMOVB2M(idx, b)
+	return b
+}
+
+// bit is the mask of bytes that have a bit.
+func (g *gridWide) bit(x reg.VecVirtual, n int) reg.OpmaskVirtual {
+	b := K()
+	VPTESTMB(g.pin(isa{true}.bytesOf(1<<n)), x, b)
+	return b
+}
+
+// picked is a VPERMI2B.
+func (g *gridWide) picked(first, second reg.VecVirtual, name string, f func(i int) int) reg.VecVirtual {
+	x := g.pinCopy(each(name, f))
+	VPERMI2B(second, first, x)
+	return x
+}
+
+// oddOf turns dwords with a scale in bits 1 and up, as many as mask tells, into 2s+1.
+func (g *gridWide) oddOf(x reg.VecVirtual, mask uint32) Op {
+	VPTERNLOGD(Imm(0xea), g.pin(dwords("ones", repeat(16, 1)...)), g.pin(dwords(fmt.Sprintf("scale_%x", mask), repeat(16, mask)...)), x)
+	return x
+}
+
+// both loads 64 bytes of two rows.
+func (k *kq) both(a, b, at int) (first, second reg.VecVirtual) {
+	first, second = ZMM(), ZMM()
+	VMOVDQU64(k.w.at(a, at), first)
+	VMOVDQU64(k.w.at(b, at), second)
+	return first, second
+}
+
+// halvesOf joins 32 bytes of two rows.
+func (k *kq) halvesOf(a, b, at int) reg.VecVirtual {
+	x := ZMM()
+	k.mov(k.w.at(a, at), x.AsY())
+	VINSERTI64X4(Imm(1), k.w.at(b, at), x, x)
+	return x
+}
+
+// signWords turns 16 dwords with four signs of seven bits each into bytes, of which seven bits count.
+func (g *gridWide) signWords(w reg.VecVirtual) reg.VecVirtual {
+	s := ZMM()
+	VPMULTISHIFTQB(w, g.pin(periodic("sign_words", []byte{0, 7, 14, 21, 32, 39, 46, 53})), s)
+	return s
+}
+
+// topScale makes 2s+1 of the upper four bits of dwords.
+func (g *gridWide) topScale(w reg.VecVirtual) func(int) Op {
+	return func(int) Op {
+		VPSRLD(Imm(27), w, w)
+		VPORD(g.pin(dwords("ones", repeat(16, 1)...)), w, w)
+		return w
+	}
+}
+
+// laneRows spreads 64 bytes over the rows of quads: byte i of a pair's vectors is entry e of row r.
+func laneRows(i int) (r, e int) { return i % 16 / 8, i/16*8 + i%8 }
+
+// nibbleScales makes 2s+1 of the eight bytes of nibbles of row a or b.
+func (g *gridWide) nibbleScales(k *kq, a, b, at int) func(i int) Op {
+	return func(i int) Op {
+		x := ZMM()
+		VPBROADCASTQ(k.w.at([]int{a, b}[i], at), x)
+		VPMULTISHIFTQB(x, g.pin(each("nibble_each_dword", func(i int) int { return (4*(i/4) + 63) % 64 })), x)
+		return g.oddOf(x, 0x1e)
+	}
+}
+
+func iq2xxsPair(k *kq, g *gridWide, a, b int) gridPair {
+	first, second := k.both(a, b, 2)
+	dword := func(odd uint32) (w []uint32) {
+		for i := range uint32(16) {
+			w = append(w, 2*i+odd)
+		}
+		return w
+	}
+	idx := g.pinCopy(dwords("even_of_32", dword(0)...))
+	VPERMI2D(second, first, idx)
+	w := g.pinCopy(dwords("odd_of_32", dword(1)...))
+	VPERMI2D(second, first, w)
+	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{{bit7(idx)}}, g.signWords(w), g.topScale(w)}
+}
+
+func iq2xsPair(k *kq, g *gridWide, a, b int) gridPair {
+	first, second := k.both(a, b, 2)
+	part := func(odd int) func(i int) int {
+		return func(i int) int {
+			r, e := laneRows(i)
+			return 64*r + 2*e + odd
+		}
+	}
+	idx := g.picked(first, second, "low_bytes_by_lane", part(0))
+	high := g.picked(first, second, "high_bytes_by_lane", part(1))
+	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{{bit7(idx), g.bit(high, 0)}}, high, g.nibbleScales(k, a, b, 66)}
+}
+
+func iq2sPair(k *kq, g *gridWide, a, b int) gridPair {
+	h, odd, m := ZMM(), K(), GP64()
+	first, second := k.both(a, b, 2)
+	idx := g.pinCopy(qwords("low_qwords_by_row", 0, 8, 1, 9, 2, 10, 3, 11))
+	VPERMI2Q(second, first, idx)
+	signs := g.pinCopy(qwords("high_qwords_by_row", 4, 12, 5, 13, 6, 14, 7, 15))
+	VPERMI2Q(second, first, signs)
+	MOVL(U32(0xaa), m.As32())
+	KMOVW(m.As32(), odd)
+	VPBROADCASTQ(k.w.at(a, 66), h)
+	VPBROADCASTQ(k.w.at(b, 66), odd, h)
+	VPMULTISHIFTQB(h, g.pin(each("pairs_by_lane", func(i int) int {
+		_, e := laneRows(i)
+		return 2 * e
+	})), h)
+	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{{bit7(idx), g.bit(h, 0), g.bit(h, 1)}}, signs, g.nibbleScales(k, a, b, 74)}
+}
+
+// evenOdd is the even and the odd indices of two rows.
+func (g *gridWide) evenOdd(k *kq, a, b int) []reg.VecVirtual {
+	first, second := k.both(a, b, 2)
+	return []reg.VecVirtual{
+		g.picked(first, second, "even_bytes", func(i int) int { return 2 * i }),
+		g.picked(first, second, "odd_bytes", func(i int) int { return 2*i + 1 }),
+	}
+}
+
+func iq3xxsPair(k *kq, g *gridWide, a, b int) gridPair {
+	idx := g.evenOdd(k, a, b)
+	w := k.halvesOf(a, b, 66)
+	return gridPair{idx, [][]reg.OpmaskVirtual{{bit7(idx[0])}, {bit7(idx[1])}}, g.signWords(w), g.topScale(w)}
+}
+
+func iq3sPair(k *kq, g *gridWide, a, b int) gridPair {
+	idx := g.evenOdd(k, a, b)
+	masks := make([][]reg.OpmaskVirtual, 2)
+	for i := range idx {
+		m, x, y, bit := GP64(), GP64(), GP64(), K()
+		MOVQ(U64(0x5555555555555555<<i), m)
+		MOVQ(k.w.at(b, 66), x)
+		PEXTQ(m, x, x)
+		SHLQ(Imm(32), x)
+		MOVQ(k.w.at(a, 66), y)
+		PEXTQ(m, y, y)
+		ORQ(y, x)
+		KMOVQ(x, bit)
+		masks[i] = []reg.OpmaskVirtual{bit7(idx[i]), bit}
+	}
+	scales := func(int) Op {
+		x, upper, m := ZMM(), K(), GP64()
+		MOVL(U32(0xff00), m.As32())
+		KMOVW(m.As32(), upper)
+		VPBROADCASTD(k.w.at(a, 106), x)
+		VPBROADCASTD(k.w.at(b, 106), upper, x)
+		VPRORVD(g.pin(dwords("nibble_right", 31, 3, 7, 11, 15, 19, 23, 27, 31, 3, 7, 11, 15, 19, 23, 27)), x, x)
+		return g.oddOf(x, 0x1e)
+	}
+	return gridPair{idx, masks, k.halvesOf(a, b, 74), scales}
+}
+
+// highBits are the masks of bit 7 of idx and bits 0 to 2 of h.
+func (g *gridWide) highBits(idx, h reg.VecVirtual) []reg.OpmaskVirtual {
+	return []reg.OpmaskVirtual{bit7(idx), g.bit(h, 0), g.bit(h, 1), g.bit(h, 2)}
+}
+
+func iq1sPair(k *kq, g *gridWide, a, b int) gridPair {
+	w, h, delta := ZMM(), ZMM(), ZMM()
+	k.mov(k.w.at(a, 34), w.AsX())
+	VINSERTI32X4(Imm(1), k.w.at(b, 34), w.AsY(), w.AsY())
+	VPMOVZXWD(w.AsY(), w)
+	VPMULTISHIFTQB(w, g.pin(periodic("threes_of_words", []byte{0, 3, 6, 9, 32, 35, 38, 41})), h)
+	VPMULTISHIFTQB(w, g.pin(periodic("tops_of_words", []byte{15, 15, 15, 15, 47, 47, 47, 47})), delta)
+	idx := k.halvesOf(a, b, 2)
+	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{g.highBits(idx, h)}, delta, func(int) Op {
+		VPSRLD(Imm(11), w, w)
+		return g.oddOf(w, 0xe)
+	}}
+}
+
+func iq1mPair(k *kq, g *gridWide, a, b int) gridPair {
+	idx, h := k.halvesOf(a, b, 0), ZMM()
+	VPERMQ(idx, g.pin(qwords("halves_by_row", 0, 4, 1, 5, 2, 6, 3, 7)), idx)
+	x, low := XMM(), XMM()
+	k.mov(k.w.at(a, 32), x)
+	VPUNPCKLDQ(k.w.at(b, 32), x, low)
+	VPUNPCKHDQ(k.w.at(b, 32), x, x)
+	VINSERTI32X4(Imm(1), x, low.AsY(), low.AsY())
+	VPMOVZXDQ(low.AsY(), h)
+	VPMULTISHIFTQB(h, g.pin(periodic("nibbles_of_dword", []byte{0, 4, 8, 12, 16, 20, 24, 28})), h)
+	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{g.highBits(idx, h)}, h, func(i int) Op {
+		x := ZMM()
+		VPBROADCASTQ(k.w.at([]int{a, b}[i], 48), x)
+		VPMULTISHIFTQB(x, g.pin(each("threes_each_dword", func(i int) int { return (16*(i/16) + 3*(i/4%4) + 63) % 64 })), x)
+		return g.oddOf(x, 0xe)
+	}}
+}
+
+// iq1mHalf gathers the upper nibbles of the scale words.
+func iq1mHalf(k *kq) reg.VecVirtual {
+	x := k.clean(XMM())
+	q, m := GP64(), GP64()
+	MOVQ(U64(0xf000f000f000f000), m)
+	for r := range 4 {
+		MOVQ(k.w.at(r, 48), q)
+		PEXTQ(m, q, q)
+		VPINSRW(Imm(uint64(r)), q.As32(), x, x)
+	}
+	VCVTPH2PS(x, x)
+	return x
+}
+
+// orders write the layouts of activations that gridRows takes, of nb super-blocks.
+func (v isa) orders() {
+	for _, o := range []struct {
+		name, doc string
+		dim       int
+	}{
+		{"orderOctets", "lays out 256 activations so that byte p of 32 in vector k of 8 is activation 8p+k.", 8},
+		{"orderQuads", "lays out 256 activations so that byte p of 64 in vector k of 4 is activation 4p+k.", 4},
+	} {
+		TEXT(o.name+v.suffix(), NOSPLIT, "func(dst *int8, q *int8, nb int)")
+		Pragma("noescape")
+		Doc(o.name + v.suffix() + " " + o.doc)
+		dst, q := Load(Param("dst"), GP64()).(reg.GPVirtual), Load(Param("q"), GP64()).(reg.GPVirtual)
+		n := Load(Param("nb"), GP64()).(reg.GPVirtual)
+		per := 64 / o.dim
+		sort := v.constant(each("sort_"+o.name, func(i int) int { return o.dim*(i%per) + i/per }))
+		loop("block", n, func() {
+			var x [4]reg.VecVirtual
+			for j := range x {
+				x[j] = ZMM()
+				VMOVDQU64(Mem{Base: q, Disp: 64 * j}, x[j])
+				VPERMB(x[j], sort, x[j])
+			}
+			put := func(x reg.VecVirtual, lane, at int) { VEXTRACTI32X4(Imm(uint64(lane)), x, Mem{Base: dst, Disp: at}) }
+			for lane := range 4 {
+				for j := range 4 {
+					if o.dim == 4 {
+						put(x[j], lane, 64*lane+16*j)
+					}
+				}
+			}
+			if o.dim == 8 {
+				for j := 0; j < 4; j += 2 {
+					t := ZMM()
+					VPUNPCKHQDQ(x[j+1], x[j], t)
+					VPUNPCKLQDQ(x[j+1], x[j], x[j])
+					for lane := range 4 {
+						put(x[j], lane, 64*lane+8*j)
+						put(t, lane, 64*lane+32+8*j)
+					}
+				}
+			}
+			ADDQ(U32(256), q)
+			ADDQ(U32(256), dst)
+		})
+		VZEROUPPER()
+		RET()
+	}
+}
