@@ -8,9 +8,8 @@ import (
 	"terrace/quant"
 )
 
-// Code books as the assembly wants them; it reads these pointers. "book" ones hold codes, four of 2 bits or two of 3 bits
-// in nibbles, the first half of all entries before the second half, a byte each. "bytes" ones are the entries themselves,
-// a byte for a weight.
+// Code books as the assembly wants them; it reads these pointers. "book" ones hold codes, see codeBook. "bytes" ones are
+// the entries themselves, a byte for a weight.
 var (
 	bookiq2xxs, bookiq2xs, bookiq2s, bookiq3xxs, bookiq3s      *byte
 	bookiq1s, bookiq1m                                         *byte
@@ -87,10 +86,11 @@ func rows4(g [][4]uint8) (rows [][]uint8) {
 	return rows
 }
 
-// codeBook lays out a grid whose weights are among levels.
+// codeBook lays out a grid whose weights are among levels. Codes of a book of eights have 2 bits: weights 0, 1, 4 and 5 are
+// in the first byte of an entry, the others in the second. Codes of a book of fours have 4 bits: weights 0 and 1 are in the
+// first byte. The first bytes of all entries come before the second ones.
 func codeBook(rows [][]uint8, levels []uint8) (book, bytes *byte) {
 	n, dim := len(rows), len(rows[0])
-	bits := map[int]int{4: 4, 8: 2}[dim]
 	b, e := make([]byte, 2*n), make([]byte, 0, n*dim)
 	for i, row := range rows {
 		e = append(e, row...)
@@ -99,8 +99,11 @@ func codeBook(rows [][]uint8, levels []uint8) (book, bytes *byte) {
 			if code < 0 {
 				panicf("kernels: a code book has %d, which is none of %v", v, levels)
 			}
-			half := j / (dim / 2)
-			b[half*n+i] |= byte(code) << (bits * (j % (dim / 2)))
+			half, at := j/2%2, 4*(j%2)
+			if dim == 8 {
+				at = 2*(j%2) + j/4*4
+			}
+			b[half*n+i] |= byte(code) << at
 		}
 	}
 	return aligned(b), aligned(e)

@@ -109,12 +109,13 @@ func iq1sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float
 //go:noescape
 func iq1mRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
-// orderOctetsAVX512 lays out 256 activations so that byte p of 32 in vector k of 8 is activation 8p+k.
+// orderOctetsAVX512 lays out 256 activations as 8 vectors: byte p and byte 32+p of vector k are activation 8p+k.
 //
 //go:noescape
 func orderOctetsAVX512(dst *int8, q *int8, nb int)
 
-// orderQuadsAVX512 lays out 256 activations so that byte p of 64 in vector k of 4 is activation 4p+k.
+// orderQuadsAVX512 lays out 256 activations as 4 vectors: bytes 2p and 2p+1 of vector k are activations
+// 8p+k and 8p+k+2, from vector 2 on two more.
 //
 //go:noescape
 func orderQuadsAVX512(dst *int8, q *int8, nb int)

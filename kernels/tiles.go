@@ -19,7 +19,7 @@ type tiles struct {
 	order        actOrder     // of the activations that rows takes; nil for the ordinary one
 }
 
-// actOrder writes nb blocks of 256 activations in another order.
+// actOrder writes nb blocks of 256 activations in another order, some twice: at most 512 bytes a block.
 type actOrder func(dst, q *int8, nb int)
 
 // serve reports whether rows of n elements are long enough for these kernels.
@@ -91,7 +91,7 @@ func (k *tiles) codes(m *product, s *Scratch, c int) *int8 {
 	if k.order == nil {
 		return q
 	}
-	s.ordered = grow(s.ordered, a.N)
+	s.ordered = grow(s.ordered, 2*a.N)
 	k.order(&s.ordered[0], q, a.N/256)
 	return &s.ordered[0]
 }

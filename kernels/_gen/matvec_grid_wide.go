@@ -11,14 +11,14 @@ import (
 
 // gridWide is a code book type in 512 bits.
 //
-// The book lies as codes of 2 or 3 bits, those of one entry in two bytes, the first bytes of all entries before the
-// second ones: VPERMI2B looks up 64 entries in 128. Two rows are taken at a time, 32 entries of 8 weights each. Bits of
-// signs are moved beside the codes by bit matrices, so that a nibble names a level, and one VPERMB makes 64 unsigned bytes
-// of nibbles: the weight plus gridBias.
+// The book lies as codes, those of one entry in two bytes, the first bytes of all entries before the second ones, see
+// codeBook: VPERMI2B looks up 64 entries in 128. Two rows are taken at a time, 32 times 8 weights each. The signs are put
+// beside the codes, so that a nibble names a level, and one VPERMB makes 64 unsigned bytes of nibbles: the weight plus
+// gridBias.
 //
-// Byte p of such a vector is weight k of entry p, for both rows. The activations come in that order, see orderOctets: all
-// eight vectors add up in one accumulator, whose dword t has the 32 weights of run t. Types with a scale for 16 weights
-// put both bytes of an entry side by side, a vector for a row, and take the activations as orderQuads lays them out.
+// Byte p of such a vector is weight k of the eight of number p, in both rows. The activations come in that order, see
+// orders: all eight vectors add up in one accumulator, whose dword t has the 32 weights of run t. Types with a scale for
+// 16 weights put both bytes of an entry side by side, which makes a vector for each row.
 type gridWide struct {
 	name    string
 	size    int
@@ -29,6 +29,7 @@ type gridWide struct {
 	levels  []byte
 	quads   bool // a scale for 16 weights
 	signs   gridSigns
+	both    bool                       // the two pairs of rows are looked up together: the book's vectors are loaded once
 	half    func(k *kq) reg.VecVirtual // d of the four rows
 	pair    func(k *kq, g *gridWide, a, b int) gridPair
 
@@ -66,48 +67,57 @@ func (g *gridWide) pinCopy(m Mem) reg.VecVirtual { return move(g.pin(m)) }
 
 // gridPair is what two rows give before anything is looked up.
 type gridPair struct {
-	idx    []reg.VecVirtual      // one, or for entries of four weights the even ones and the odd ones
-	masks  [][]reg.OpmaskVirtual // of each: bit 7, then what further bits they have
-	signs  reg.VecVirtual        // a byte an entry
-	scales func(i int) Op        // octets: one vector, of both rows; quads: one a row
+	idx    []reg.VecVirtual // one, or for entries of four weights the even ones and the odd ones
+	masks  [][]gridMask     // of each: bit 7, then what further bits they have
+	signs  reg.VecVirtual   // a byte an entry
+	scales func(i int) Op   // octets: one vector, of both rows; quads: one a row
 }
 
-// gridSigns says where a byte has the signs of eight weights: from bit from on, of which the eighth completes seven to an
-// even number if parity is set. all, if set, is the one bit that they share.
-type gridSigns struct {
-	from   int
-	parity bool
-	all    bool
-}
+// gridMask gives a mask, the same or the same anew each time.
+type gridMask func() reg.OpmaskVirtual
 
-func (s gridSigns) bits(weight int) byte {
-	switch {
-	case s.all:
-		return 1 << s.from
-	case s.parity && weight == 7:
-		return 0x7f << s.from
-	}
-	return 1 << (s.from + weight)
-}
+// gridSigns is what the byte of signs of eight weights is.
+type gridSigns int
 
-// matrix moves the signs of weights a and b to bits at and at+4.
-func (s gridSigns) matrix(a, b, at int) Mem {
+const (
+	signsWhole  gridSigns = iota // eight bits
+	signsSevens                  // seven, and one that does not count
+	signsShared                  // one, in bits 2 and 6
+)
+
+// evenSigns is the matrix that takes seven bits from bit from on and completes them so that an even number is set.
+func evenSigns(from int) Mem {
 	var m [8]byte
-	m[at], m[at+4] = s.bits(a), s.bits(b)
+	for i := range 7 {
+		m[i] = 1 << (from + i)
+		m[7] |= m[i]
+	}
 	q := bitMatrix(m)
-	return qwords(fmt.Sprintf("signs_%016x", q), q, q, q, q, q, q, q, q)
+	return qwords(fmt.Sprintf("even_signs_%d", from), q, q, q, q, q, q, q, q)
+}
+
+// matrix moves the signs of weights w and w+1 to bits 3 and 7.
+func (s gridSigns) matrix(w int) Mem {
+	bit := func(w int) byte {
+		if w == 7 && s == signsSevens {
+			return 0x7f
+		}
+		return 1 << w
+	}
+	q := bitMatrix([8]byte{3: bit(w), 7: bit(w + 1)})
+	return qwords(fmt.Sprintf("signs_%d_%d", s, w), q, q, q, q, q, q, q, q)
 }
 
 const gridBias = 64
 
 var gridsWide = []*gridWide{
-	{name: "iq2xxs", size: 66, entries: 256, keep: 4, pins: 20, scale: 0.125, levels: signed(4, 8, 25, 43), signs: gridSigns{parity: true}, pair: iq2xxsPair},
-	{name: "iq2xs", size: 74, entries: 512, keep: 4, pins: 10, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, signs: gridSigns{from: 1, parity: true}, pair: iq2xsPair},
-	{name: "iq2s", size: 82, entries: 1024, keep: 4, pins: 10, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2sPair},
-	{name: "iq3xxs", size: 98, entries: 256, keep: 4, pins: 20, scale: 0.25, levels: signed(8, 4, 12, 20, 28, 36, 44, 52, 62), signs: gridSigns{parity: true}, pair: iq3xxsPair},
-	{name: "iq3s", size: 110, entries: 512, keep: 8, pins: 8, scale: 1, levels: signed(8, 1, 3, 5, 7, 9, 11, 13, 15), pair: iq3sPair},
-	{name: "iq1s", size: 50, entries: 2048, keep: 4, pins: 8, scale: 0.125, levels: ternaryLevels, signs: gridSigns{all: true}, pair: iq1sPair},
-	{name: "iq1m", size: 56, entries: 2048, keep: 4, pins: 6, scale: 0.125, levels: ternaryLevels, quads: true, signs: gridSigns{from: 3, all: true}, half: iq1mHalf, pair: iq1mPair},
+	{name: "iq2xxs", size: 66, entries: 256, keep: 8, pins: 20, scale: 0.125, levels: signed(4, 8, 25, 43), pair: iq2xxsPair},
+	{name: "iq2xs", size: 74, entries: 512, keep: 4, pins: 20, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2xsPair},
+	{name: "iq2s", size: 82, entries: 1024, keep: 4, pins: 8, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2sPair},
+	{name: "iq3xxs", size: 98, entries: 256, keep: 4, pins: 20, scale: 0.25, levels: signed(8, 4, 12, 20, 28, 36, 44, 52, 62), signs: signsSevens, pair: iq3xxsPair},
+	{name: "iq3s", size: 110, entries: 512, keep: 4, pins: 9, scale: 1, levels: signed(8, 1, 3, 5, 7, 9, 11, 13, 15), pair: iq3sPair},
+	{name: "iq1s", size: 50, entries: 2048, keep: 0, pins: 4, both: true, scale: 0.125, levels: ternaryLevels, signs: signsShared, pair: iq1sPair},
+	{name: "iq1m", size: 56, entries: 2048, keep: 0, pins: 4, both: true, scale: 0.125, levels: ternaryLevels, quads: true, signs: signsShared, half: iq1mHalf, pair: iq1mPair},
 }
 
 // ternaryLevels are 8x plus 1 and 8x minus 1.
@@ -181,7 +191,11 @@ func (v isa) gridRows(g *gridWide) {
 		k.fold(total, d, k.actScale(), nil)
 		ADDQ(Imm(uint64(g.size)), k.w.base)
 		ADDQ(Imm(uint64(g.size)), k.ahead.base)
-		ADDQ(U32(256), k.q.base)
+		if g.quads {
+			ADDQ(U32(256), k.q.base)
+		} else {
+			ADDQ(U32(512), k.q.base)
+		}
 		ADDQ(Imm(4), k.d.base)
 		ADDQ(Imm(sums256), k.s.base)
 	})
@@ -253,21 +267,39 @@ func (g *gridWide) block(k *kq) func() reg.VecVirtual {
 	level := k.constant(periodic("levels_"+g.name, g.levels))
 	start := ZMM()
 	return func() reg.VecVirtual {
-		minus := dwords("minus_64", repeat(16, uint32(1<<32-gridBias))...)
+		minus := g.pin(dwords("minus_64", repeat(16, uint32(1<<32-gridBias))...))
+		rows, dots := [2][2]int{{0, 2}, {1, 3}}, g.octets
 		if g.quads {
+			rows, dots = [2][2]int{{0, 1}, {2, 3}}, g.quadsOf
 			VPMOVSXWD(k.s.at(0, 0), start)
-			VPMULLD(g.pin(minus), start, start)
-			var sums [4]reg.VecVirtual
-			for r := 0; r < 4; r += 2 {
-				sums[r], sums[r+1] = g.quadPair(k, g.pair(k, g, r, r+1), table, level, start)
-			}
-			return totals(sums)
+		} else {
+			y := YMM()
+			VBROADCASTI32X4(k.s.at(0, 32), y)
+			VPMOVSXWD(y, start)
 		}
-		y := YMM()
-		VBROADCASTI32X4(k.s.at(0, 32), y)
-		VPMOVSXWD(y, start)
-		VPMULLD(g.pin(minus), start, start)
-		return pairTotals(g.octetPair(k, g.pair(k, g, 0, 2), table, level, start), g.octetPair(k, g.pair(k, g, 1, 3), table, level, start))
+		VPMULLD(minus, start, start)
+		var pairs [2]gridPair
+		var codes [][2]reg.VecVirtual
+		if g.both {
+			for i, r := range rows {
+				pairs[i] = g.pair(k, g, r[0], r[1])
+			}
+			codes = g.lookUp(append(pairs[0].idx, pairs[1].idx...), append(pairs[0].masks, pairs[1].masks...), table)
+		}
+		var sums []reg.VecVirtual
+		for i, r := range rows {
+			if g.both {
+				n := len(pairs[0].idx)
+				sums = append(sums, dots(k, pairs[i], codes[n*i:n*(i+1)], level, start)...)
+				continue
+			}
+			p := g.pair(k, g, r[0], r[1])
+			sums = append(sums, dots(k, p, g.lookUp(p.idx, p.masks, table), level, start)...)
+		}
+		if g.quads {
+			return totals([4]reg.VecVirtual(sums))
+		}
+		return pairTotals(sums[0], sums[1])
 	}
 }
 
@@ -288,36 +320,42 @@ func pairTotals(a, b reg.VecVirtual) reg.VecVirtual {
 
 type gridTable func(half, t int) (first reg.VecVirtual, second Op)
 
-// lookUp returns both bytes of 64 entries.
-func (g *gridWide) lookUp(idx reg.VecVirtual, masks []reg.OpmaskVirtual, table gridTable) (half [2]reg.VecVirtual) {
-	for b := range half {
-		var tree func(depth, t int) reg.VecVirtual
-		tree = func(depth, t int) reg.VecVirtual {
+// lookUp returns both bytes of 64 entries for each vector of indices.
+func (g *gridWide) lookUp(idx []reg.VecVirtual, masks [][]gridMask, table gridTable) [][2]reg.VecVirtual {
+	codes := make([][2]reg.VecVirtual, len(idx))
+	for b := range 2 {
+		var tree func(depth, t int) []reg.VecVirtual
+		tree = func(depth, t int) (found []reg.VecVirtual) {
 			if depth == 0 {
 				first, second := table(b, 2*t)
-				res := move(idx)
-				VPERMI2B(second, first, res)
-				return res
+				if _, ok := second.(Mem); ok && len(idx) > 1 {
+					x := ZMM()
+					VMOVDQU64(second, x)
+					second = x
+				}
+				for _, i := range idx {
+					x := move(i)
+					VPERMI2B(second, first, x)
+					found = append(found, x)
+				}
+				return found
 			}
-			low, high := tree(depth-1, 2*t), tree(depth-1, 2*t+1)
-			VMOVDQU8(high, masks[depth-1], low)
-			return low
+			found = tree(depth-1, 2*t)
+			for i, high := range tree(depth-1, 2*t+1) {
+				VMOVDQU8(high, masks[i][depth-1](), found[i])
+			}
+			return found
 		}
-		half[b] = tree(len(masks), 0)
+		for i, x := range tree(len(masks[0]), 0) {
+			codes[i][b] = x
+		}
 	}
-	return half
+	return codes
 }
 
-// named puts the bits of signs beside the codes and adds the products of both nibbles to sum. Codes of two bits start at
-// bit 0 and 4 of x.
-func (g *gridWide) named(k *kq, x, signs reg.VecVirtual, m Mem, level reg.VecVirtual, sums [2]reg.VecVirtual, low, high Op) {
-	s, c := ZMM(), ZMM()
-	VGF2P8AFFINEQB(Imm(0), g.pin(m), signs, s)
-	if len(g.levels) == 8 {
-		VPTERNLOGD(Imm(0xea), s, g.pin(k.bytesOf(0x33)), x)
-	} else {
-		VPORD(s, x, x)
-	}
+// multiply adds the products of the levels that the lower and the upper nibbles of x name.
+func multiply(x, level reg.VecVirtual, sums [2]reg.VecVirtual, low, high Op) {
+	c := ZMM()
 	VPERMB(level, x, c)
 	VPDPBUSD(low, c, sums[0])
 	VPSRLW(Imm(4), x, x)
@@ -325,88 +363,108 @@ func (g *gridWide) named(k *kq, x, signs reg.VecVirtual, m Mem, level reg.VecVir
 	VPDPBUSD(high, x, sums[1])
 }
 
-func (g *gridWide) octetPair(k *kq, p gridPair, table gridTable, level, start reg.VecVirtual) reg.VecVirtual {
-	sums := [2]reg.VecVirtual{move(start), k.clean(ZMM())} // two, because one is a long chain
-	act := func(i int) Op {
-		a := ZMM()
-		VBROADCASTI64X4(k.q.at(0, 32*i), a)
-		return a
+// beside makes nibbles of codes in bits 0, 1, 4 and 5 of x and signs in bits 2 and 6 of s.
+func (g *gridWide) beside(x, s reg.VecVirtual) {
+	VPTERNLOGD(Imm(0xe4), g.pin(isa{true}.bytesOf(0x33)), s, x)
+}
+
+// shifted shifts words to the left, or to the right if n is negative.
+func shifted(x reg.VecVirtual, n int) reg.VecVirtual {
+	y := ZMM()
+	switch {
+	case n > 0:
+		VPSLLW(Imm(uint64(n)), x, y)
+	case n < 0:
+		VPSRLW(Imm(uint64(-n)), x, y)
+	default:
+		return x
 	}
-	if len(p.idx) == 2 { // entries of four weights, two to a byte of signs
-		for i := range p.idx {
-			for h, x := range g.lookUp(p.idx[i], p.masks[i], table) {
-				w := 4*i + 2*h
-				g.named(k, x, p.signs, g.signs.matrix(w, w+1, 3), level, sums, act(w), act(w+1))
+	return y
+}
+
+// octets returns one vector of both rows' sums.
+func (g *gridWide) octets(k *kq, p gridPair, codes [][2]reg.VecVirtual, level, start reg.VecVirtual) []reg.VecVirtual {
+	sums := [2]reg.VecVirtual{move(start), k.clean(ZMM())} // two, because one is a long chain
+	act := func(w int) Op { return k.q.at(0, 64*w) }
+	for i, c := range codes {
+		for h, x := range c {
+			if len(codes) == 2 { // entries of four weights, two to a byte of signs
+				w, s := 4*i+2*h, ZMM()
+				VGF2P8AFFINEQB(Imm(0), g.pin(g.signs.matrix(w)), p.signs, s)
+				VPORD(s, x, x)
+				multiply(x, level, sums, act(w), act(w+1))
+				continue
 			}
-		}
-	} else {
-		for h, x := range g.lookUp(p.idx[0], p.masks[0], table) {
-			y := ZMM()
-			VPSRLW(Imm(2), x, y)
+			y := shifted(x, -2)
 			for j, x := range []reg.VecVirtual{x, y} {
-				w := 4*h + j
-				g.named(k, x, p.signs, g.signs.matrix(w, w+2, 2), level, sums, act(w), act(w+2))
+				w, s := 2*h+j, p.signs
+				if g.signs != signsShared {
+					s = shifted(s, 2-w)
+				}
+				g.beside(x, s)
+				multiply(x, level, sums, act(w), act(w+4))
 			}
 		}
 	}
 	VPADDD(sums[1], sums[0], sums[0])
 	VPMULLD(p.scales(0), sums[0], sums[0])
-	return sums[0]
+	return sums[:1]
 }
 
-// quadPair has the first row's entries in the low halves of 128-bit lanes, the second one's in the high halves.
-func (g *gridWide) quadPair(k *kq, p gridPair, table gridTable, level, start reg.VecVirtual) (a, b reg.VecVirtual) {
-	half := g.lookUp(p.idx[0], p.masks[0], table)
-	low, high := p.signs, p.signs // of the first and the second four weights
-	signs := g.signs
-	switch {
-	case signs.all:
-	case signs.parity:
-		high = ZMM()
-		var m [8]byte
-		for i := range 4 {
-			m[signs.from+i] = signs.bits(4 + i)
-		}
-		q := bitMatrix(m)
-		VGF2P8AFFINEQB(Imm(0), g.pin(qwords(fmt.Sprintf("signs_%016x", q), q, q, q, q, q, q, q, q)), p.signs, high)
-	default:
-		high = ZMM()
-		VPSRLW(Imm(4), p.signs, high)
+// quadsOf has the first row's entries in the low halves of 128-bit lanes, the second one's in the high halves. It returns
+// a vector of sums for each.
+func (g *gridWide) quadsOf(k *kq, p gridPair, codes [][2]reg.VecVirtual, level, start reg.VecVirtual) (out []reg.VecVirtual) {
+	first, second := codes[0][0], codes[0][1]
+	even := p.signs
+	if g.signs != signsShared {
+		even = shifted(p.signs, 2)
 	}
-	var out [2]reg.VecVirtual
-	for r := range out {
-		x, s, y := ZMM(), ZMM(), ZMM()
+	for r := range 2 {
+		x, s := ZMM(), ZMM()
 		if r == 0 {
-			VPUNPCKLBW(half[1], half[0], x)
-			VPUNPCKLBW(high, low, s)
+			VPUNPCKLBW(second, first, x)
+			VPUNPCKLBW(p.signs, even, s)
 		} else {
-			VPUNPCKHBW(half[1], half[0], x)
-			VPUNPCKHBW(high, low, s)
+			VPUNPCKHBW(second, first, x)
+			VPUNPCKHBW(p.signs, even, s)
 		}
-		VPSRLW(Imm(2), x, y)
+		y := shifted(x, -2)
 		sums := [2]reg.VecVirtual{move(start), k.clean(ZMM())}
 		for j, x := range []reg.VecVirtual{x, y} {
-			g.named(k, x, s, g.signs.matrix(j, j+2, 2), level, sums, k.q.at(0, 64*j), k.q.at(0, 64*(j+2)))
+			if j == 1 && g.signs != signsShared {
+				s = shifted(s, -1)
+			}
+			g.beside(x, s)
+			multiply(x, level, sums, k.q.at(0, 64*j), k.q.at(0, 64*(j+2)))
 		}
 		VPADDD(sums[1], sums[0], sums[0])
 		VPMULLD(p.scales(r), sums[0], sums[0])
-		out[r] = sums[0]
+		out = append(out, sums[0])
 	}
-	return out[0], out[1]
+	return out
 }
 
 // bit7 is the mask of indices whose bit 7 is set.
-func bit7(idx reg.VecVirtual) reg.OpmaskVirtual {
+func bit7(idx reg.VecVirtual) gridMask {
 	b := K()
 	VPMOVB2M(idx, b)
-	return b
+	return func() reg.OpmaskVirtual { return b }
 }
 
 // bit is the mask of bytes that have a bit.
-func (g *gridWide) bit(x reg.VecVirtual, n int) reg.OpmaskVirtual {
-	b := K()
-	VPTESTMB(g.pin(isa{true}.bytesOf(1<<n)), x, b)
-	return b
+func (g *gridWide) bit(x reg.VecVirtual, n int) gridMask {
+	m := g.bitAnew(x, n)
+	b := m()
+	return func() reg.OpmaskVirtual { return b }
+}
+
+// bitAnew is the same for where there are too few mask registers.
+func (g *gridWide) bitAnew(x reg.VecVirtual, n int) gridMask {
+	return func() reg.OpmaskVirtual {
+		b := K()
+		VPTESTMB(g.pin(isa{true}.bytesOf(1<<n)), x, b)
+		return b
+	}
 }
 
 // picked is a VPERMI2B.
@@ -445,6 +503,13 @@ func (g *gridWide) signWords(w reg.VecVirtual) reg.VecVirtual {
 	return s
 }
 
+// completed makes eight signs of seven bits from bit from on.
+func (g *gridWide) completed(x reg.VecVirtual, from int) reg.VecVirtual {
+	s := ZMM()
+	VGF2P8AFFINEQB(Imm(0), g.pin(evenSigns(from)), x, s)
+	return s
+}
+
 // topScale makes 2s+1 of the upper four bits of dwords.
 func (g *gridWide) topScale(w reg.VecVirtual) func(int) Op {
 	return func(int) Op {
@@ -479,7 +544,7 @@ func iq2xxsPair(k *kq, g *gridWide, a, b int) gridPair {
 	VPERMI2D(second, first, idx)
 	w := g.pinCopy(dwords("odd_of_32", dword(1)...))
 	VPERMI2D(second, first, w)
-	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{{bit7(idx)}}, g.signWords(w), g.topScale(w)}
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{{bit7(idx)}}, g.completed(g.signWords(w), 0), g.topScale(w)}
 }
 
 func iq2xsPair(k *kq, g *gridWide, a, b int) gridPair {
@@ -492,7 +557,7 @@ func iq2xsPair(k *kq, g *gridWide, a, b int) gridPair {
 	}
 	idx := g.picked(first, second, "low_bytes_by_lane", part(0))
 	high := g.picked(first, second, "high_bytes_by_lane", part(1))
-	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{{bit7(idx), g.bit(high, 0)}}, high, g.nibbleScales(k, a, b, 66)}
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{{bit7(idx), g.bit(high, 0)}}, g.completed(high, 1), g.nibbleScales(k, a, b, 66)}
 }
 
 func iq2sPair(k *kq, g *gridWide, a, b int) gridPair {
@@ -510,7 +575,7 @@ func iq2sPair(k *kq, g *gridWide, a, b int) gridPair {
 		_, e := laneRows(i)
 		return 2 * e
 	})), h)
-	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{{bit7(idx), g.bit(h, 0), g.bit(h, 1)}}, signs, g.nibbleScales(k, a, b, 74)}
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{{bit7(idx), g.bit(h, 0), g.bit(h, 1)}}, signs, g.nibbleScales(k, a, b, 74)}
 }
 
 // evenOdd is the even and the odd indices of two rows.
@@ -525,12 +590,12 @@ func (g *gridWide) evenOdd(k *kq, a, b int) []reg.VecVirtual {
 func iq3xxsPair(k *kq, g *gridWide, a, b int) gridPair {
 	idx := g.evenOdd(k, a, b)
 	w := k.halvesOf(a, b, 66)
-	return gridPair{idx, [][]reg.OpmaskVirtual{{bit7(idx[0])}, {bit7(idx[1])}}, g.signWords(w), g.topScale(w)}
+	return gridPair{idx, [][]gridMask{{bit7(idx[0])}, {bit7(idx[1])}}, g.signWords(w), g.topScale(w)}
 }
 
 func iq3sPair(k *kq, g *gridWide, a, b int) gridPair {
 	idx := g.evenOdd(k, a, b)
-	masks := make([][]reg.OpmaskVirtual, 2)
+	masks := make([][]gridMask, 2)
 	for i := range idx {
 		m, x, y, bit := GP64(), GP64(), GP64(), K()
 		MOVQ(U64(0x5555555555555555<<i), m)
@@ -541,7 +606,7 @@ func iq3sPair(k *kq, g *gridWide, a, b int) gridPair {
 		PEXTQ(m, y, y)
 		ORQ(y, x)
 		KMOVQ(x, bit)
-		masks[i] = []reg.OpmaskVirtual{bit7(idx[i]), bit}
+		masks[i] = []gridMask{bit7(idx[i]), func() reg.OpmaskVirtual { return bit }}
 	}
 	scales := func(int) Op {
 		x, upper, m := ZMM(), K(), GP64()
@@ -556,8 +621,8 @@ func iq3sPair(k *kq, g *gridWide, a, b int) gridPair {
 }
 
 // highBits are the masks of bit 7 of idx and bits 0 to 2 of h.
-func (g *gridWide) highBits(idx, h reg.VecVirtual) []reg.OpmaskVirtual {
-	return []reg.OpmaskVirtual{bit7(idx), g.bit(h, 0), g.bit(h, 1), g.bit(h, 2)}
+func (g *gridWide) highBits(idx, h reg.VecVirtual) []gridMask {
+	return []gridMask{bit7(idx), g.bit(h, 0), g.bit(h, 1), g.bitAnew(h, 2)}
 }
 
 func iq1sPair(k *kq, g *gridWide, a, b int) gridPair {
@@ -568,7 +633,7 @@ func iq1sPair(k *kq, g *gridWide, a, b int) gridPair {
 	VPMULTISHIFTQB(w, g.pin(periodic("threes_of_words", []byte{0, 3, 6, 9, 32, 35, 38, 41})), h)
 	VPMULTISHIFTQB(w, g.pin(periodic("tops_of_words", []byte{15, 15, 15, 15, 47, 47, 47, 47})), delta)
 	idx := k.halvesOf(a, b, 2)
-	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{g.highBits(idx, h)}, delta, func(int) Op {
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{g.highBits(idx, h)}, g.shared(delta, 0), func(int) Op {
 		VPSRLD(Imm(11), w, w)
 		return g.oddOf(w, 0xe)
 	}}
@@ -584,12 +649,19 @@ func iq1mPair(k *kq, g *gridWide, a, b int) gridPair {
 	VINSERTI32X4(Imm(1), x, low.AsY(), low.AsY())
 	VPMOVZXDQ(low.AsY(), h)
 	VPMULTISHIFTQB(h, g.pin(periodic("nibbles_of_dword", []byte{0, 4, 8, 12, 16, 20, 24, 28})), h)
-	return gridPair{[]reg.VecVirtual{idx}, [][]reg.OpmaskVirtual{g.highBits(idx, h)}, h, func(i int) Op {
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{g.highBits(idx, h)}, g.shared(h, 3), func(i int) Op {
 		x := ZMM()
 		VPBROADCASTQ(k.w.at([]int{a, b}[i], 48), x)
 		VPMULTISHIFTQB(x, g.pin(each("threes_each_dword", func(i int) int { return (16*(i/16) + 3*(i/4%4) + 63) % 64 })), x)
 		return g.oddOf(x, 0xe)
 	}}
+}
+
+// shared puts bit n of each byte into bits 2 and 6.
+func (g *gridWide) shared(x reg.VecVirtual, n int) reg.VecVirtual {
+	q, s := bitMatrix([8]byte{2: 1 << n, 6: 1 << n}), ZMM()
+	VGF2P8AFFINEQB(Imm(0), g.pin(qwords(fmt.Sprintf("shared_%d", n), q, q, q, q, q, q, q, q)), x, s)
+	return s
 }
 
 // iq1mHalf gathers the upper nibbles of the scale words.
@@ -609,19 +681,23 @@ func iq1mHalf(k *kq) reg.VecVirtual {
 // orders write the layouts of activations that gridRows takes, of nb super-blocks.
 func (v isa) orders() {
 	for _, o := range []struct {
-		name, doc string
-		dim       int
+		name string
+		doc  []string
+		size int
+		sort func(i int) int // in what order the lanes of all vectors, one after the other, take 64 activations
 	}{
-		{"orderOctets", "lays out 256 activations so that byte p of 32 in vector k of 8 is activation 8p+k.", 8},
-		{"orderQuads", "lays out 256 activations so that byte p of 64 in vector k of 4 is activation 4p+k.", 4},
+		{"orderOctets", []string{"lays out 256 activations as 8 vectors: byte p and byte 32+p of vector k are activation 8p+k."}, 512,
+			func(i int) int { return 8*(i%8) + i/8 }},
+		{"orderQuads", []string{"lays out 256 activations as 4 vectors: bytes 2p and 2p+1 of vector k are activations",
+			"8p+k and 8p+k+2, from vector 2 on two more."}, 256,
+			func(i int) int { return 8*(i%16/2) + i/32*4 + i%2*2 + i/16%2 }},
 	} {
 		TEXT(o.name+v.suffix(), NOSPLIT, "func(dst *int8, q *int8, nb int)")
 		Pragma("noescape")
-		Doc(o.name + v.suffix() + " " + o.doc)
+		Doc(append([]string{o.name + v.suffix() + " " + o.doc[0]}, o.doc[1:]...)...)
 		dst, q := Load(Param("dst"), GP64()).(reg.GPVirtual), Load(Param("q"), GP64()).(reg.GPVirtual)
 		n := Load(Param("nb"), GP64()).(reg.GPVirtual)
-		per := 64 / o.dim
-		sort := v.constant(each("sort_"+o.name, func(i int) int { return o.dim*(i%per) + i/per }))
+		sort := v.constant(each("sort_"+o.name, o.sort))
 		loop("block", n, func() {
 			var x [4]reg.VecVirtual
 			for j := range x {
@@ -630,26 +706,27 @@ func (v isa) orders() {
 				VPERMB(x[j], sort, x[j])
 			}
 			put := func(x reg.VecVirtual, lane, at int) { VEXTRACTI32X4(Imm(uint64(lane)), x, Mem{Base: dst, Disp: at}) }
-			for lane := range 4 {
-				for j := range 4 {
-					if o.dim == 4 {
+			if o.size == 256 {
+				for lane := range 4 {
+					for j := range 4 {
 						put(x[j], lane, 64*lane+16*j)
 					}
 				}
-			}
-			if o.dim == 8 {
+			} else {
 				for j := 0; j < 4; j += 2 {
 					t := ZMM()
 					VPUNPCKHQDQ(x[j+1], x[j], t)
 					VPUNPCKLQDQ(x[j+1], x[j], x[j])
 					for lane := range 4 {
-						put(x[j], lane, 64*lane+8*j)
-						put(t, lane, 64*lane+32+8*j)
+						for _, at := range []int{8 * j, 32 + 8*j} {
+							put(x[j], lane, 128*lane+at)
+							put(t, lane, 128*lane+64+at)
+						}
 					}
 				}
 			}
 			ADDQ(U32(256), q)
-			ADDQ(U32(256), dst)
+			ADDQ(U32(uint32(o.size)), dst)
 		})
 		VZEROUPPER()
 		RET()
