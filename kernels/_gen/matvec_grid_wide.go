@@ -111,13 +111,13 @@ func (s gridSigns) matrix(w int) Mem {
 const gridBias = 64
 
 var gridsWide = []*gridWide{
-	{name: "iq2xxs", size: 66, entries: 256, keep: 8, pins: 20, scale: 0.125, levels: signed(4, 8, 25, 43), pair: iq2xxsPair},
-	{name: "iq2xs", size: 74, entries: 512, keep: 4, pins: 20, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2xsPair},
-	{name: "iq2s", size: 82, entries: 1024, keep: 4, pins: 8, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2sPair},
-	{name: "iq3xxs", size: 98, entries: 256, keep: 4, pins: 20, scale: 0.25, levels: signed(8, 4, 12, 20, 28, 36, 44, 52, 62), signs: signsSevens, pair: iq3xxsPair},
-	{name: "iq3s", size: 110, entries: 512, keep: 4, pins: 9, scale: 1, levels: signed(8, 1, 3, 5, 7, 9, 11, 13, 15), pair: iq3sPair},
-	{name: "iq1s", size: 50, entries: 2048, keep: 0, pins: 4, both: true, scale: 0.125, levels: ternaryLevels, signs: signsShared, pair: iq1sPair},
-	{name: "iq1m", size: 56, entries: 2048, keep: 0, pins: 4, both: true, scale: 0.125, levels: ternaryLevels, quads: true, signs: signsShared, half: iq1mHalf, pair: iq1mPair},
+	{name: "iq2xxs", size: 66, entries: 256, keep: 4, pins: 20, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), pair: iq2xxsPair},
+	{name: "iq2xs", size: 74, entries: 512, keep: 0, pins: 8, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2xsPair},
+	{name: "iq2s", size: 82, entries: 1024, keep: 0, pins: 7, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2sPair},
+	{name: "iq3xxs", size: 98, entries: 256, keep: 4, pins: 8, scale: 0.25, levels: signed(8, 4, 12, 20, 28, 36, 44, 52, 62), signs: signsSevens, pair: iq3xxsPair},
+	{name: "iq3s", size: 110, entries: 512, keep: 0, pins: 20, scale: 1, levels: signed(8, 1, 3, 5, 7, 9, 11, 13, 15), pair: iq3sPair},
+	{name: "iq1s", size: 50, entries: 2048, keep: 0, pins: 1, both: true, scale: 0.125, levels: ternaryLevels, signs: signsShared, pair: iq1sPair},
+	{name: "iq1m", size: 56, entries: 2048, keep: 0, pins: 2, scale: 0.125, levels: ternaryLevels, quads: true, signs: signsShared, half: iq1mHalf, pair: iq1mPair},
 }
 
 // ternaryLevels are 8x plus 1 and 8x minus 1.
@@ -163,6 +163,20 @@ func (v isa) gridRows(g *gridWide) {
 	for i := range k.acc {
 		k.acc[i] = XMM()
 	}
+	// The sums of a super-block are added up while the next one's are made: in its own step all that would wait for them.
+	last, scale := []reg.VecVirtual{ZMM(), ZMM()}, XMM()
+	if g.quads {
+		last = append(last, ZMM(), ZMM())
+	}
+	tail := func() {
+		var total reg.VecVirtual
+		if g.quads {
+			total = totals([4]reg.VecVirtual(last))
+		} else {
+			total = pairTotals(last[0], last[1])
+		}
+		k.foldScaled(total, scale)
+	}
 	aheadOf(stride, dist)
 	JMP(LabelRef("constants"))
 	Label("next")
@@ -176,9 +190,14 @@ func (v isa) gridRows(g *gridWide) {
 	for _, a := range k.acc {
 		v.clean(a)
 	}
+	for _, a := range last {
+		v.clean(a)
+	}
+	v.clean(scale)
 	loop("block", n, func() {
 		fetch(k.ahead, g.size&^63)
-		total := block()
+		sums := block()
+		tail()
 		var d reg.VecVirtual
 		if g.half != nil {
 			d = g.half(k)
@@ -188,7 +207,10 @@ func (v isa) gridRows(g *gridWide) {
 		if g.scale != 1 {
 			VMULPS(floatConst(fmt.Sprintf("parts_%d", int(1/g.scale)), g.scale), d, d)
 		}
-		k.fold(total, d, k.actScale(), nil)
+		VMULPS(k.actScale(), d, scale)
+		for i, x := range sums {
+			VMOVDQA64(x, last[i])
+		}
 		ADDQ(Imm(uint64(g.size)), k.w.base)
 		ADDQ(Imm(uint64(g.size)), k.ahead.base)
 		if g.quads {
@@ -199,7 +221,8 @@ func (v isa) gridRows(g *gridWide) {
 		ADDQ(Imm(4), k.d.base)
 		ADDQ(Imm(sums256), k.s.base)
 	})
-	// As in kquant: the accumulators have turned once a block.
+	tail()
+	// As in kquant: the accumulators have turned once a block, and the nothing that was added first made no difference.
 	Load(Param("nb"), n)
 	TESTQ(U32(1), n)
 	JZ(LabelRef("even"))
@@ -227,6 +250,18 @@ func (v isa) gridRows(g *gridWide) {
 	JMP(LabelRef("next"))
 }
 
+// foldScaled is fold where both scales have been multiplied.
+func (k *kq) foldScaled(isum, scale reg.VecVirtual) {
+	t, a := XMM(), k.acc
+	VCVTDQ2PS(isum.AsX(), t)
+	VMULPS(t, scale.AsX(), t)
+	VADDPS(t, a[0].AsX(), t)
+	VMOVAPS(a[1].AsX(), a[0].AsX())
+	VMOVAPS(a[2].AsX(), a[1].AsX())
+	VMOVAPS(a[3].AsX(), a[2].AsX())
+	VMOVAPS(t, a[3].AsX())
+}
+
 // firstHalves widens the halves at the start of the four rows' blocks, which have 16 bytes and more.
 func (k *kq) firstHalves() reg.VecVirtual {
 	x, y := XMM(), XMM()
@@ -239,8 +274,8 @@ func (k *kq) firstHalves() reg.VecVirtual {
 	return x
 }
 
-// block returns the code of a super-block, which gives the totals of the four rows.
-func (g *gridWide) block(k *kq) func() reg.VecVirtual {
+// block returns the code of a super-block, which gives vectors of sums, one for two rows or for each.
+func (g *gridWide) block(k *kq) func() []reg.VecVirtual {
 	book := GP64()
 	MOVQ(global("book"+g.name), book)
 	var kept []reg.VecVirtual
@@ -266,7 +301,7 @@ func (g *gridWide) block(k *kq) func() reg.VecVirtual {
 	}
 	level := k.constant(periodic("levels_"+g.name, g.levels))
 	start := ZMM()
-	return func() reg.VecVirtual {
+	return func() []reg.VecVirtual {
 		minus := g.pin(dwords("minus_64", repeat(16, uint32(1<<32-gridBias))...))
 		rows, dots := [2][2]int{{0, 2}, {1, 3}}, g.octets
 		if g.quads {
@@ -296,10 +331,7 @@ func (g *gridWide) block(k *kq) func() reg.VecVirtual {
 			p := g.pair(k, g, r[0], r[1])
 			sums = append(sums, dots(k, p, g.lookUp(p.idx, p.masks, table), level, start)...)
 		}
-		if g.quads {
-			return totals([4]reg.VecVirtual(sums))
-		}
-		return pairTotals(sums[0], sums[1])
+		return sums
 	}
 }
 
