@@ -70,7 +70,13 @@ type gridPair struct {
 	idx    []reg.VecVirtual // one, or for entries of four weights the even ones and the odd ones
 	masks  [][]gridMask     // of each: bit 7, then what further bits they have
 	signs  reg.VecVirtual   // a byte an entry
+	more   []reg.VecVirtual // what else masks and scales are made from
 	scales func(i int) Op   // octets: one vector, of both rows; quads: one a row
+}
+
+// vectors are all of them.
+func (p gridPair) vectors() []reg.VecVirtual {
+	return append(append(p.more[:len(p.more):len(p.more)], p.idx...), p.signs)
 }
 
 // gridMask gives a mask, the same or the same anew each time.
@@ -111,13 +117,13 @@ func (s gridSigns) matrix(w int) Mem {
 const gridBias = 64
 
 var gridsWide = []*gridWide{
-	{name: "iq2xxs", size: 66, entries: 256, keep: 4, pins: 20, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), pair: iq2xxsPair},
-	{name: "iq2xs", size: 74, entries: 512, keep: 0, pins: 8, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2xsPair},
-	{name: "iq2s", size: 82, entries: 1024, keep: 0, pins: 7, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2sPair},
-	{name: "iq3xxs", size: 98, entries: 256, keep: 4, pins: 8, scale: 0.25, levels: signed(8, 4, 12, 20, 28, 36, 44, 52, 62), signs: signsSevens, pair: iq3xxsPair},
-	{name: "iq3s", size: 110, entries: 512, keep: 0, pins: 20, scale: 1, levels: signed(8, 1, 3, 5, 7, 9, 11, 13, 15), pair: iq3sPair},
-	{name: "iq1s", size: 50, entries: 2048, keep: 0, pins: 1, both: true, scale: 0.125, levels: ternaryLevels, signs: signsShared, pair: iq1sPair},
-	{name: "iq1m", size: 56, entries: 2048, keep: 0, pins: 2, scale: 0.125, levels: ternaryLevels, quads: true, signs: signsShared, half: iq1mHalf, pair: iq1mPair},
+	{name: "iq2xxs", size: 66, entries: 256, keep: 4, pins: 16, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), pair: iq2xxsPair},
+	{name: "iq2xs", size: 74, entries: 512, keep: 0, pins: 6, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2xsPair},
+	{name: "iq2s", size: 82, entries: 1024, keep: 0, pins: 5, both: true, scale: 0.125, levels: signed(4, 8, 25, 43), quads: true, pair: iq2sPair},
+	{name: "iq3xxs", size: 98, entries: 256, keep: 4, pins: 3, scale: 0.25, levels: signed(8, 4, 12, 20, 28, 36, 44, 52, 62), signs: signsSevens, pair: iq3xxsPair},
+	{name: "iq3s", size: 110, entries: 512, keep: 0, pins: 6, scale: 1, levels: signed(8, 1, 3, 5, 7, 9, 11, 13, 15), pair: iq3sPair},
+	{name: "iq1s", size: 50, entries: 2048, keep: 0, pins: 1, scale: 0.125, levels: ternaryLevels, signs: signsShared, pair: iq1sPair},
+	{name: "iq1m", size: 56, entries: 2048, keep: 0, pins: 1, scale: 0.125, levels: ternaryLevels, quads: true, signs: signsShared, half: iq1mHalf, pair: iq1mPair},
 }
 
 // ternaryLevels are 8x plus 1 and 8x minus 1.
@@ -157,9 +163,8 @@ func (v isa) gridRows(g *gridWide) {
 	wrow := Load(Param("w"), GP64()).(reg.GPVirtual)
 	dst := Load(Param("dst"), GP64()).(reg.GPVirtual)
 	k.w = newLanes(stride)
-	k.ahead = lanes{base: GP64(), s1: k.w.s1, s3: k.w.s3, mul: 1}
 	k.q, k.d, k.s = lanes{base: GP64()}, lanes{base: GP64()}, lanes{base: GP64()}
-	block := g.block(k)
+	first, block := g.block(k)
 	for i := range k.acc {
 		k.acc[i] = XMM()
 	}
@@ -181,8 +186,6 @@ func (v isa) gridRows(g *gridWide) {
 	JMP(LabelRef("constants"))
 	Label("next")
 	MOVQ(wrow, k.w.base)
-	MOVQ(wrow, k.ahead.base)
-	ADDQ(dist, k.ahead.base)
 	Load(Param("q"), k.q.base)
 	Load(Param("d"), k.d.base)
 	Load(Param("sums"), k.s.base)
@@ -194,9 +197,17 @@ func (v isa) gridRows(g *gridWide) {
 		v.clean(a)
 	}
 	v.clean(scale)
+	first()
 	loop("block", n, func() {
-		fetch(k.ahead, g.size&^63)
-		sums := block()
+		ahead := lanes{base: GP64(), s1: k.w.s1, s3: k.w.s3, mul: 1}
+		MOVQ(dist, ahead.base)
+		ADDQ(k.w.base, ahead.base)
+		fetch(ahead, g.size&^63)
+		next := lanes{base: ahead.base, s1: k.w.s1, s3: k.w.s3, mul: 1}
+		LEAQ(k.w.at(0, g.size), next.base)
+		CMPQ(n, Imm(1))
+		CMOVQEQ(k.w.base, next.base) // there is none
+		sums := block(next)
 		tail()
 		var d reg.VecVirtual
 		if g.half != nil {
@@ -212,7 +223,6 @@ func (v isa) gridRows(g *gridWide) {
 			VMOVDQA64(x, last[i])
 		}
 		ADDQ(Imm(uint64(g.size)), k.w.base)
-		ADDQ(Imm(uint64(g.size)), k.ahead.base)
 		if g.quads {
 			ADDQ(U32(256), k.q.base)
 		} else {
@@ -275,7 +285,7 @@ func (k *kq) firstHalves() reg.VecVirtual {
 }
 
 // block returns the code of a super-block, which gives vectors of sums, one for two rows or for each.
-func (g *gridWide) block(k *kq) func() []reg.VecVirtual {
+func (g *gridWide) block(k *kq) (first func(), step func(next lanes) []reg.VecVirtual) {
 	book := GP64()
 	MOVQ(global("book"+g.name), book)
 	var kept []reg.VecVirtual
@@ -301,11 +311,19 @@ func (g *gridWide) block(k *kq) func() []reg.VecVirtual {
 	}
 	level := k.constant(periodic("levels_"+g.name, g.levels))
 	start := ZMM()
-	return func() []reg.VecVirtual {
+	rows, dots := [2][2]int{{0, 2}, {1, 3}}, g.octets
+	if g.quads {
+		rows, dots = [2][2]int{{0, 1}, {2, 3}}, g.quadsOf
+	}
+	var pairs [2]gridPair
+	first = func() {
+		for i, r := range rows {
+			pairs[i] = g.pair(k, g, r[0], r[1])
+		}
+	}
+	return first, func(next lanes) []reg.VecVirtual {
 		minus := g.pin(dwords("minus_64", repeat(16, uint32(1<<32-gridBias))...))
-		rows, dots := [2][2]int{{0, 2}, {1, 3}}, g.octets
 		if g.quads {
-			rows, dots = [2][2]int{{0, 1}, {2, 3}}, g.quadsOf
 			VPMOVSXWD(k.s.at(0, 0), start)
 		} else {
 			y := YMM()
@@ -313,23 +331,29 @@ func (g *gridWide) block(k *kq) func() []reg.VecVirtual {
 			VPMOVSXWD(y, start)
 		}
 		VPMULLD(minus, start, start)
-		var pairs [2]gridPair
 		var codes [][2]reg.VecVirtual
 		if g.both {
-			for i, r := range rows {
-				pairs[i] = g.pair(k, g, r[0], r[1])
-			}
 			codes = g.lookUp(append(pairs[0].idx, pairs[1].idx...), append(pairs[0].masks, pairs[1].masks...), table)
 		}
 		var sums []reg.VecVirtual
 		for i, r := range rows {
+			p := pairs[i]
+			mine := codes
 			if g.both {
-				n := len(pairs[0].idx)
-				sums = append(sums, dots(k, pairs[i], codes[n*i:n*(i+1)], level, start)...)
-				continue
+				n := len(p.idx)
+				mine = codes[n*i : n*(i+1)]
+			} else {
+				mine = g.lookUp(p.idx, p.masks, table)
 			}
-			p := g.pair(k, g, r[0], r[1])
-			sums = append(sums, dots(k, p, g.lookUp(p.idx, p.masks, table), level, start)...)
+			sums = append(sums, dots(k, p, mine, level, start)...)
+			// The same pair of the next super-block: its first steps are done before they are waited for.
+			now := k.w
+			k.w = next
+			q := g.pair(k, g, r[0], r[1]).vectors()
+			k.w = now
+			for j, x := range p.vectors() {
+				VMOVDQA64(q[j], x)
+			}
 		}
 		return sums
 	}
@@ -478,16 +502,27 @@ func (g *gridWide) quadsOf(k *kq, p gridPair, codes [][2]reg.VecVirtual, level, 
 
 // bit7 is the mask of indices whose bit 7 is set.
 func bit7(idx reg.VecVirtual) gridMask {
-	b := K()
-	VPMOVB2M(idx, b)
-	return func() reg.OpmaskVirtual { return b }
+	return once(func() reg.OpmaskVirtual {
+		b := K()
+		VPMOVB2M(idx, b)
+		return b
+	})
+}
+
+// once makes a mask at its first use.
+func once(f gridMask) gridMask {
+	var b reg.OpmaskVirtual
+	return func() reg.OpmaskVirtual {
+		if b == nil {
+			b = f()
+		}
+		return b
+	}
 }
 
 // bit is the mask of bytes that have a bit.
 func (g *gridWide) bit(x reg.VecVirtual, n int) gridMask {
-	m := g.bitAnew(x, n)
-	b := m()
-	return func() reg.OpmaskVirtual { return b }
+	return once(g.bitAnew(x, n))
 }
 
 // bitAnew is the same for where there are too few mask registers.
@@ -576,7 +611,7 @@ func iq2xxsPair(k *kq, g *gridWide, a, b int) gridPair {
 	VPERMI2D(second, first, idx)
 	w := g.pinCopy(dwords("odd_of_32", dword(1)...))
 	VPERMI2D(second, first, w)
-	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{{bit7(idx)}}, g.completed(g.signWords(w), 0), g.topScale(w)}
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{{bit7(idx)}}, g.completed(g.signWords(w), 0), []reg.VecVirtual{w}, g.topScale(w)}
 }
 
 func iq2xsPair(k *kq, g *gridWide, a, b int) gridPair {
@@ -589,7 +624,7 @@ func iq2xsPair(k *kq, g *gridWide, a, b int) gridPair {
 	}
 	idx := g.picked(first, second, "low_bytes_by_lane", part(0))
 	high := g.picked(first, second, "high_bytes_by_lane", part(1))
-	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{{bit7(idx), g.bit(high, 0)}}, g.completed(high, 1), g.nibbleScales(k, a, b, 66)}
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{{bit7(idx), g.bit(high, 0)}}, g.completed(high, 1), []reg.VecVirtual{high}, g.nibbleScales(k, a, b, 66)}
 }
 
 func iq2sPair(k *kq, g *gridWide, a, b int) gridPair {
@@ -607,7 +642,7 @@ func iq2sPair(k *kq, g *gridWide, a, b int) gridPair {
 		_, e := laneRows(i)
 		return 2 * e
 	})), h)
-	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{{bit7(idx), g.bit(h, 0), g.bit(h, 1)}}, signs, g.nibbleScales(k, a, b, 74)}
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{{bit7(idx), g.bit(h, 0), g.bit(h, 1)}}, signs, []reg.VecVirtual{h}, g.nibbleScales(k, a, b, 74)}
 }
 
 // evenOdd is the even and the odd indices of two rows.
@@ -622,23 +657,25 @@ func (g *gridWide) evenOdd(k *kq, a, b int) []reg.VecVirtual {
 func iq3xxsPair(k *kq, g *gridWide, a, b int) gridPair {
 	idx := g.evenOdd(k, a, b)
 	w := k.halvesOf(a, b, 66)
-	return gridPair{idx, [][]gridMask{{bit7(idx[0])}, {bit7(idx[1])}}, g.signWords(w), g.topScale(w)}
+	return gridPair{idx, [][]gridMask{{bit7(idx[0])}, {bit7(idx[1])}}, g.signWords(w), []reg.VecVirtual{w}, g.topScale(w)}
 }
 
 func iq3sPair(k *kq, g *gridWide, a, b int) gridPair {
 	idx := g.evenOdd(k, a, b)
 	masks := make([][]gridMask, 2)
 	for i := range idx {
-		m, x, y, bit := GP64(), GP64(), GP64(), K()
-		MOVQ(U64(0x5555555555555555<<i), m)
-		MOVQ(k.w.at(b, 66), x)
-		PEXTQ(m, x, x)
-		SHLQ(Imm(32), x)
-		MOVQ(k.w.at(a, 66), y)
-		PEXTQ(m, y, y)
-		ORQ(y, x)
-		KMOVQ(x, bit)
-		masks[i] = []gridMask{bit7(idx[i]), func() reg.OpmaskVirtual { return bit }}
+		masks[i] = []gridMask{bit7(idx[i]), once(func() reg.OpmaskVirtual {
+			m, x, y, bit := GP64(), GP64(), GP64(), K()
+			MOVQ(U64(0x5555555555555555<<i), m)
+			MOVQ(k.w.at(b, 66), x)
+			PEXTQ(m, x, x)
+			SHLQ(Imm(32), x)
+			MOVQ(k.w.at(a, 66), y)
+			PEXTQ(m, y, y)
+			ORQ(y, x)
+			KMOVQ(x, bit)
+			return bit
+		})}
 	}
 	scales := func(int) Op {
 		x, upper, m := ZMM(), K(), GP64()
@@ -649,7 +686,7 @@ func iq3sPair(k *kq, g *gridWide, a, b int) gridPair {
 		VPRORVD(g.pin(dwords("nibble_right", 31, 3, 7, 11, 15, 19, 23, 27, 31, 3, 7, 11, 15, 19, 23, 27)), x, x)
 		return g.oddOf(x, 0x1e)
 	}
-	return gridPair{idx, masks, k.halvesOf(a, b, 74), scales}
+	return gridPair{idx, masks, k.halvesOf(a, b, 74), nil, scales}
 }
 
 // highBits are the masks of bit 7 of idx and bits 0 to 2 of h.
@@ -665,7 +702,7 @@ func iq1sPair(k *kq, g *gridWide, a, b int) gridPair {
 	VPMULTISHIFTQB(w, g.pin(periodic("threes_of_words", []byte{0, 3, 6, 9, 32, 35, 38, 41})), h)
 	VPMULTISHIFTQB(w, g.pin(periodic("tops_of_words", []byte{15, 15, 15, 15, 47, 47, 47, 47})), delta)
 	idx := k.halvesOf(a, b, 2)
-	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{g.highBits(idx, h)}, g.shared(delta, 0), func(int) Op {
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{g.highBits(idx, h)}, g.shared(delta, 0), []reg.VecVirtual{w, h}, func(int) Op {
 		VPSRLD(Imm(11), w, w)
 		return g.oddOf(w, 0xe)
 	}}
@@ -681,7 +718,7 @@ func iq1mPair(k *kq, g *gridWide, a, b int) gridPair {
 	VINSERTI32X4(Imm(1), x, low.AsY(), low.AsY())
 	VPMOVZXDQ(low.AsY(), h)
 	VPMULTISHIFTQB(h, g.pin(periodic("nibbles_of_dword", []byte{0, 4, 8, 12, 16, 20, 24, 28})), h)
-	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{g.highBits(idx, h)}, g.shared(h, 3), func(i int) Op {
+	return gridPair{[]reg.VecVirtual{idx}, [][]gridMask{g.highBits(idx, h)}, g.shared(h, 3), []reg.VecVirtual{h}, func(i int) Op {
 		x := ZMM()
 		VPBROADCASTQ(k.w.at([]int{a, b}[i], 48), x)
 		VPMULTISHIFTQB(x, g.pin(each("threes_each_dword", func(i int) int { return (16*(i/16) + 3*(i/4%4) + 63) % 64 })), x)
