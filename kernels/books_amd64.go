@@ -45,8 +45,9 @@ func bindBooks() {
 		}
 		ternary = append(ternary, r)
 	}
-	bookiq1s, _ = codeBook(ternary, []uint8{0, 1, 2})
-	bookiq1m = bookiq1s
+	for _, book := range []**byte{&bookiq1s, &bookiq1m} {
+		*book, _ = codeBook(ternary, []uint8{0, 1, 2})
+	}
 	var ones []byte
 	for _, delta := range []int8{1, -1} {
 		for _, row := range quant.Grid1x2048() {

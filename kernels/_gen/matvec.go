@@ -10,13 +10,7 @@ import (
 )
 
 // matvecs writes the products of the types that kquant and q8 leave out: 4 weight rows by one column.
-var onlyGrid bool
-
 func matvecs(v isa) {
-	if onlyGrid {
-		v.gridRows(gridsWide[0])
-		return
-	}
 	for _, t := range append(runTypes, smallTypes...) {
 		v.runRows(t)
 	}
