@@ -8,10 +8,11 @@ import (
 	"terrace/quant"
 )
 
-// Code books as the assembly wants them; it reads these pointers. "book" ones hold codes of 2 or 3 bits, the first half
-// of all entries before the second half, a byte each. "bytes" ones are the entries themselves, a byte for a weight.
+// Code books as the assembly wants them; it reads these pointers. "book" ones hold codes, see codeBook. "bytes" ones are
+// the entries themselves, a byte for a weight.
 var (
 	bookiq2xxs, bookiq2xs, bookiq2s, bookiq3xxs, bookiq3s      *byte
+	bookiq1s, bookiq1m                                         *byte
 	bytesiq2xxs, bytesiq2xs, bytesiq2s, bytesiq3xxs, bytesiq3s *byte
 )
 
@@ -35,6 +36,17 @@ func bindBooks() {
 		{&bookiq3s, &bytesiq3s, rows4(quant.Grid3x512()[:]), odds},
 	} {
 		*g.book, *g.bytes = codeBook(g.rows, g.levels)
+	}
+	var ternary [][]uint8
+	for _, row := range quant.Grid1x2048() {
+		r := make([]uint8, len(row))
+		for i, v := range row {
+			r[i] = uint8(v + 1)
+		}
+		ternary = append(ternary, r)
+	}
+	for _, book := range []**byte{&bookiq1s, &bookiq1m} {
+		*book, _ = codeBook(ternary, []uint8{0, 1, 2})
 	}
 	var ones []byte
 	for _, delta := range []int8{1, -1} {
@@ -75,10 +87,11 @@ func rows4(g [][4]uint8) (rows [][]uint8) {
 	return rows
 }
 
-// codeBook lays out a grid whose weights are among levels.
+// codeBook lays out a grid whose weights are among levels. Codes of a book of eights have 2 bits: weights 0, 1, 4 and 5 are
+// in the first byte of an entry, the others in the second. Codes of a book of fours have 4 bits: weights 0 and 1 are in the
+// first byte. The first bytes of all entries come before the second ones.
 func codeBook(rows [][]uint8, levels []uint8) (book, bytes *byte) {
 	n, dim := len(rows), len(rows[0])
-	bits := map[int]int{4: 3, 8: 2}[dim]
 	b, e := make([]byte, 2*n), make([]byte, 0, n*dim)
 	for i, row := range rows {
 		e = append(e, row...)
@@ -87,8 +100,11 @@ func codeBook(rows [][]uint8, levels []uint8) (book, bytes *byte) {
 			if code < 0 {
 				panicf("kernels: a code book has %d, which is none of %v", v, levels)
 			}
-			half := j / (dim / 2)
-			b[half*n+i] |= byte(code) << (bits * (j % (dim / 2)))
+			half, at := j/2%2, 4*(j%2)
+			if dim == 8 {
+				at = 2*(j%2) + j/4*4
+			}
+			b[half*n+i] |= byte(code) << at
 		}
 	}
 	return aligned(b), aligned(e)

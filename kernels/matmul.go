@@ -18,6 +18,7 @@ type Scratch struct {
 	scores  []float32 // one block of attention scores
 	super   super
 	run     run
+	ordered []int8     // one column of activations in a kernel's own order
 	tail    [4]float32 // results of which one counts
 	product product    // the call at work; here, because what a function value is given would be allocated
 	attn    attention

@@ -20,8 +20,8 @@ func bindMatvec() {
 		gguf.Q2_0:   {q20RowsAVX2, q20RowsAVX512},
 		gguf.Q1_0:   {q10RowsAVX2, q10RowsAVX512},
 		gguf.TQ1_0:  {tq10RowsAVX2, tq10RowsAVX2},
-		gguf.IQ1S:   {iq1sRowsAVX2, iq1sRowsAVX2},
-		gguf.IQ1M:   {iq1mRowsAVX2, iq1mRowsAVX2},
+		gguf.IQ1S:   {iq1sRowsAVX2, iq1sRowsAVX512},
+		gguf.IQ1M:   {iq1mRowsAVX2, iq1mRowsAVX512},
 		gguf.Q5_K:   {q5kRowsAVX2, q5kRowsAVX512},
 		gguf.Q2_K:   {q2kRowsAVX2, q2kRowsAVX512},
 		gguf.Q3_K:   {q3kRowsAVX2, q3kRowsAVX512},
@@ -39,6 +39,12 @@ func bindMatvec() {
 		}
 		avx2.tiles[t] = &tiles{rows: k[0], least: least}
 		avx512.tiles[t] = &tiles{rows: k[1], least: least}
+	}
+	for _, t := range []gguf.Type{gguf.IQ1S, gguf.IQ2XXS, gguf.IQ3XXS, gguf.IQ3S} {
+		avx512.tiles[t].order = orderOctetsAVX512
+	}
+	for _, t := range []gguf.Type{gguf.IQ1M, gguf.IQ2XS, gguf.IQ2S} {
+		avx512.tiles[t].order = orderQuadsAVX512
 	}
 }
 

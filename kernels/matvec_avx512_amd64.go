@@ -49,31 +49,6 @@ func q20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //go:noescape
 func q10RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
-// iq2xxsRowsAVX512 multiplies iq2xxs weights; see matrixKernel.
-//
-//go:noescape
-func iq2xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// iq2xsRowsAVX512 multiplies iq2xs weights; see matrixKernel.
-//
-//go:noescape
-func iq2xsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// iq2sRowsAVX512 multiplies iq2s weights; see matrixKernel.
-//
-//go:noescape
-func iq2sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// iq3xxsRowsAVX512 multiplies iq3xxs weights; see matrixKernel.
-//
-//go:noescape
-func iq3xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// iq3sRowsAVX512 multiplies iq3s weights; see matrixKernel.
-//
-//go:noescape
-func iq3sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
 // q5kRowsAVX512 multiplies q5k weights; see matrixKernel.
 //
 //go:noescape
@@ -98,6 +73,52 @@ func q2kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //
 //go:noescape
 func tq20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq2xxsRowsAVX512 multiplies iq2xxs weights with activations laid out by orderOctets; see matrixKernel.
+//
+//go:noescape
+func iq2xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq2xsRowsAVX512 multiplies iq2xs weights with activations laid out by orderQuads; see matrixKernel.
+//
+//go:noescape
+func iq2xsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq2sRowsAVX512 multiplies iq2s weights with activations laid out by orderQuads; see matrixKernel.
+//
+//go:noescape
+func iq2sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq3xxsRowsAVX512 multiplies iq3xxs weights with activations laid out by orderOctets; see matrixKernel.
+//
+//go:noescape
+func iq3xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq3sRowsAVX512 multiplies iq3s weights with activations laid out by orderOctets; see matrixKernel.
+//
+//go:noescape
+func iq3sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq1sRowsAVX512 multiplies iq1s weights with activations laid out by orderOctets; see matrixKernel.
+//
+//go:noescape
+func iq1sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq1mRowsAVX512 multiplies iq1m weights with activations laid out by orderQuads; see matrixKernel.
+//
+//go:noescape
+func iq1mRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// orderOctetsAVX512 lays out 256 activations as 8 vectors: byte p and byte 32+p of vector k are activation 8p+k.
+//
+//go:noescape
+func orderOctetsAVX512(dst *int8, q *int8, nb int)
+
+// orderQuadsAVX512 lays out 256 activations as 4 vectors: bytes 2p and 2p+1 of vector k are activations
+// 8p+k and 8p+k+2, from vector 2 on two more.
+//
+//go:noescape
+func orderQuadsAVX512(dst *int8, q *int8, nb int)
 
 // readLoopAVX512 adds up steps times 8 vectors of 64-bit words.
 //

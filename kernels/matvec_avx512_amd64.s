@@ -4846,2528 +4846,6 @@ DATA k_halves_in_turn<>+48(SB)/8, $0x0000000e00000006
 DATA k_halves_in_turn<>+56(SB)/8, $0x0000000f00000007
 GLOBL k_halves_in_turn<>(SB), RODATA|NOPTR, $64
 
-// func iq2xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
-TEXT ·iq2xxsRowsAVX512(SB), $200-72
-	MOVQ      stride+24(FP), AX
-	MOVQ      w+16(FP), CX
-	MOVQ      dst+0(FP), DX
-	LEAQ      (AX)(AX*2), SI
-	MOVQ      ·bookiq2xxs+0(SB), R11
-	VMOVDQU32 k_cut_8_64<>+0(SB), Z0
-	VMOVDQU32 k_levels_iq2xxs_64<>+0(SB), Z1
-	VXORPS    Z2, Z2, Z2
-	MOVQ      AX, BX
-	SHLQ      $0x02, BX
-	MOVQ      BX, DI
-	JZ        still
-
-further:
-	CMPQ DI, $0x00002000
-	JAE  still
-	ADDQ BX, DI
-	JMP  further
-
-still:
-	MOVQ DI, 192(SP)
-
-next:
-	MOVQ   CX, BX
-	MOVQ   CX, DI
-	ADDQ   192(SP), DI
-	MOVQ   q+32(FP), R8
-	MOVQ   d+40(FP), R9
-	MOVQ   sums+48(FP), R10
-	MOVQ   nb+56(FP), R12
-	VXORPS X3, X3, X3
-	VXORPS X4, X4, X4
-	VXORPS X5, X5, X5
-	VXORPS X6, X6, X6
-
-block:
-	PREFETCHT0     (DI)
-	PREFETCHT0     64(DI)
-	PREFETCHT0     (DI)(AX*1)
-	PREFETCHT0     64(DI)(AX*1)
-	PREFETCHT0     (DI)(AX*2)
-	PREFETCHT0     64(DI)(AX*2)
-	PREFETCHT0     (DI)(SI*1)
-	PREFETCHT0     64(DI)(SI*1)
-	VMOVDQU64      2(BX), Z7
-	VMOVDQU64      k_even_dwords_64<>+0(SB), Z8
-	VPERMI2B       2(BX)(AX*1), Z7, Z8
-	VMOVDQU64      k_odd_dwords_64<>+0(SB), Z9
-	VPERMI2B       2(BX)(AX*1), Z7, Z9
-	VMOVDQU64      k_sign_words_64<>+0(SB), Z10
-	VPMULTISHIFTQB Z9, Z10, Z7
-	VMOVDQU64      k_parity_0<>+0(SB), Z10
-	VGF2P8AFFINEQB $0x00, Z10, Z7, Z7
-	VMOVDQU32      Z7, (SP)
-	VMOVDQU64      k_top_nibbles_3_64<>+0(SB), Z7
-	VPERMB         Z9, Z7, Z7
-	VPSRLW         $0x04, Z7, Z7
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z10
-	VPERMB         Z10, Z7, Z7
-	VMOVDQU64      k_top_nibbles_35_64<>+0(SB), Z10
-	VPERMB         Z9, Z10, Z10
-	VPSRLW         $0x04, Z10, Z10
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z10, Z10
-	VPMOVB2M       Z8, K1
-	VMOVDQA64      Z8, Z11
-	VMOVDQU64      (R11), Z9
-	VPERMI2B       64(R11), Z9, Z11
-	VMOVDQA64      Z8, Z12
-	VMOVDQU64      128(R11), Z9
-	VPERMI2B       192(R11), Z9, Z12
-	VMOVDQU8       Z12, K1, Z11
-	VMOVDQA64      Z8, Z12
-	VMOVDQU64      256(R11), Z9
-	VPERMI2B       320(R11), Z9, Z12
-	VMOVDQA64      Z8, Z9
-	VMOVDQU64      384(R11), Z8
-	VPERMI2B       448(R11), Z8, Z9
-	VMOVDQU8       Z9, K1, Z12
-	VMOVDQU64      k_entries_iq2xxs_0_0_64<>+0(SB), Z8
-	VPERMI2B       Z12, Z11, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      (R8), Z9
-	KMOVQ          (SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z9, Z8, Z13
-	VMOVDQU64      k_entries_iq2xxs_1_0_64<>+0(SB), Z8
-	VPERMI2B       Z12, Z11, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      64(R8), Z9
-	KMOVQ          8(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z9, Z8, Z14
-	VMOVDQU64      k_entries_iq2xxs_2_0_64<>+0(SB), Z8
-	VPERMI2B       Z12, Z11, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      128(R8), Z9
-	KMOVQ          16(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z9, Z8, Z15
-	VMOVDQU64      k_entries_iq2xxs_3_0_64<>+0(SB), Z8
-	VPERMI2B       Z12, Z11, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      192(R8), Z9
-	KMOVQ          24(SP), K1
-	VPSUBB         Z9, Z2, K1, Z9
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z9, Z8, Z16
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z7, Z8
-	VPACKSSDW      Z14, Z13, Z13
-	VPMADDWD       Z8, Z13, Z13
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z7, Z7
-	VPACKSSDW      Z16, Z15, Z15
-	VPDPWSSD       Z7, Z15, Z13
-	VMOVDQU64      k_entries_iq2xxs_0_1_64<>+0(SB), Z7
-	VPERMI2B       Z12, Z11, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z8
-	KMOVQ          32(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z9
-	VPDPBUSD       Z8, Z7, Z9
-	VMOVDQU64      k_entries_iq2xxs_1_1_64<>+0(SB), Z7
-	VPERMI2B       Z12, Z11, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z8
-	KMOVQ          40(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z8, Z7, Z14
-	VMOVDQU64      k_entries_iq2xxs_2_1_64<>+0(SB), Z7
-	VPERMI2B       Z12, Z11, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z8
-	KMOVQ          48(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z8, Z7, Z15
-	VMOVDQU64      k_entries_iq2xxs_3_1_64<>+0(SB), Z7
-	VPERMI2B       Z12, Z11, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z8
-	KMOVQ          56(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z11
-	VPDPBUSD       Z8, Z7, Z11
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z10, Z7
-	VPACKSSDW      Z14, Z9, Z9
-	VPMADDWD       Z7, Z9, Z9
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z10, Z7
-	VPACKSSDW      Z11, Z15, Z15
-	VPDPWSSD       Z7, Z15, Z9
-	VMOVDQU64      2(BX)(AX*2), Z7
-	VMOVDQU64      k_even_dwords_64<>+0(SB), Z8
-	VPERMI2B       2(BX)(SI*1), Z7, Z8
-	VMOVDQU64      k_odd_dwords_64<>+0(SB), Z10
-	VPERMI2B       2(BX)(SI*1), Z7, Z10
-	VMOVDQU64      k_sign_words_64<>+0(SB), Z11
-	VPMULTISHIFTQB Z10, Z11, Z7
-	VMOVDQU64      k_parity_0<>+0(SB), Z11
-	VGF2P8AFFINEQB $0x00, Z11, Z7, Z7
-	VMOVDQU32      Z7, (SP)
-	VMOVDQU64      k_top_nibbles_3_64<>+0(SB), Z7
-	VPERMB         Z10, Z7, Z7
-	VPSRLW         $0x04, Z7, Z7
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z11
-	VPERMB         Z11, Z7, Z7
-	VMOVDQU64      k_top_nibbles_35_64<>+0(SB), Z11
-	VPERMB         Z10, Z11, Z11
-	VPSRLW         $0x04, Z11, Z11
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z10
-	VPERMB         Z10, Z11, Z11
-	VPMOVB2M       Z8, K1
-	VMOVDQA64      Z8, Z12
-	VMOVDQU64      (R11), Z10
-	VPERMI2B       64(R11), Z10, Z12
-	VMOVDQA64      Z8, Z14
-	VMOVDQU64      128(R11), Z10
-	VPERMI2B       192(R11), Z10, Z14
-	VMOVDQU8       Z14, K1, Z12
-	VMOVDQA64      Z8, Z14
-	VMOVDQU64      256(R11), Z10
-	VPERMI2B       320(R11), Z10, Z14
-	VMOVDQA64      Z8, Z10
-	VMOVDQU64      384(R11), Z8
-	VPERMI2B       448(R11), Z8, Z10
-	VMOVDQU8       Z10, K1, Z14
-	VMOVDQU64      k_entries_iq2xxs_0_0_64<>+0(SB), Z8
-	VPERMI2B       Z14, Z12, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      (R8), Z10
-	KMOVQ          (SP), K1
-	VPSUBB         Z10, Z2, K1, Z10
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z10, Z8, Z15
-	VMOVDQU64      k_entries_iq2xxs_1_0_64<>+0(SB), Z8
-	VPERMI2B       Z14, Z12, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      64(R8), Z10
-	KMOVQ          8(SP), K1
-	VPSUBB         Z10, Z2, K1, Z10
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z10, Z8, Z16
-	VMOVDQU64      k_entries_iq2xxs_2_0_64<>+0(SB), Z8
-	VPERMI2B       Z14, Z12, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      128(R8), Z10
-	KMOVQ          16(SP), K1
-	VPSUBB         Z10, Z2, K1, Z10
-	VMOVDQA64      Z2, Z17
-	VPDPBUSD       Z10, Z8, Z17
-	VMOVDQU64      k_entries_iq2xxs_3_0_64<>+0(SB), Z8
-	VPERMI2B       Z14, Z12, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      192(R8), Z10
-	KMOVQ          24(SP), K1
-	VPSUBB         Z10, Z2, K1, Z10
-	VMOVDQA64      Z2, Z18
-	VPDPBUSD       Z10, Z8, Z18
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z7, Z8
-	VPACKSSDW      Z16, Z15, Z15
-	VPMADDWD       Z8, Z15, Z15
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z7, Z7
-	VPACKSSDW      Z18, Z17, Z17
-	VPDPWSSD       Z7, Z17, Z15
-	VMOVDQU64      k_entries_iq2xxs_0_1_64<>+0(SB), Z7
-	VPERMI2B       Z14, Z12, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z8
-	KMOVQ          32(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z8, Z7, Z10
-	VMOVDQU64      k_entries_iq2xxs_1_1_64<>+0(SB), Z7
-	VPERMI2B       Z14, Z12, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z8
-	KMOVQ          40(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z8, Z7, Z16
-	VMOVDQU64      k_entries_iq2xxs_2_1_64<>+0(SB), Z7
-	VPERMI2B       Z14, Z12, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z8
-	KMOVQ          48(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z17
-	VPDPBUSD       Z8, Z7, Z17
-	VMOVDQU64      k_entries_iq2xxs_3_1_64<>+0(SB), Z7
-	VPERMI2B       Z14, Z12, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z8
-	KMOVQ          56(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z12
-	VPDPBUSD       Z8, Z7, Z12
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z11, Z7
-	VPACKSSDW      Z16, Z10, Z10
-	VPMADDWD       Z7, Z10, Z10
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z11, Z7
-	VPACKSSDW      Z12, Z17, Z17
-	VPDPWSSD       Z7, Z17, Z10
-	VPUNPCKHDQ     Z9, Z13, Z7
-	VPUNPCKLDQ     Z9, Z13, Z13
-	VPADDD         Z7, Z13, Z13
-	VPUNPCKHDQ     Z10, Z15, Z7
-	VPUNPCKLDQ     Z10, Z15, Z15
-	VPADDD         Z7, Z15, Z15
-	VPUNPCKHQDQ    Z15, Z13, Z7
-	VPUNPCKLQDQ    Z15, Z13, Z13
-	VPADDD         Z7, Z13, Z13
-	VEXTRACTI64X4  $0x01, Z13, Y7
-	VPADDD         Y7, Y13, Y13
-	VEXTRACTI32X4  $0x01, Y13, X7
-	VPADDD         X7, X13, X7
-	VXORPS         X8, X8, X8
-	VPINSRW        $0x00, (BX), X8, X8
-	VPINSRW        $0x01, (BX)(AX*1), X8, X8
-	VPINSRW        $0x02, (BX)(AX*2), X8, X8
-	VPINSRW        $0x03, (BX)(SI*1), X8, X8
-	VCVTPH2PS      X8, X8
-	VMULPS         k_parts_8<>+0(SB), X8, X8
-	VBROADCASTSS   (R9), X9
-	VCVTDQ2PS      X7, X7
-	VMULPS         X9, X8, X8
-	VMULPS         X7, X8, X8
-	VADDPS         X8, X3, X8
-	VMOVAPS        X4, X3
-	VMOVAPS        X5, X4
-	VMOVAPS        X6, X5
-	VMOVAPS        X8, X6
-	ADDQ           $0x42, BX
-	ADDQ           $0x42, DI
-	ADDQ           $0x00000100, R8
-	ADDQ           $0x04, R9
-	ADDQ           $0x30, R10
-	DECQ           R12
-	JNZ            block
-	MOVQ           nb+56(FP), R12
-	TESTQ          $0x00000001, R12
-	JZ             even
-	VADDPS         X3, X6, X6
-	VADDPS         X5, X4, X4
-	VADDPS         X4, X6, X3
-	JMP            store
-
-even:
-	VADDPS X4, X3, X3
-	VADDPS X6, X5, X5
-	VADDPS X5, X3, X3
-
-store:
-	VMOVUPS X3, (DX)
-	ADDQ    $0x10, DX
-	LEAQ    (CX)(AX*4), CX
-	DECQ    count+64(FP)
-	JNZ     next
-	VZEROUPPER
-	RET
-
-DATA k_cut_8_64<>+0(SB)/8, $0x0e0c0a0806040200
-DATA k_cut_8_64<>+8(SB)/8, $0x0e0c0a0806040200
-DATA k_cut_8_64<>+16(SB)/8, $0x0e0c0a0806040200
-DATA k_cut_8_64<>+24(SB)/8, $0x0e0c0a0806040200
-DATA k_cut_8_64<>+32(SB)/8, $0x0e0c0a0806040200
-DATA k_cut_8_64<>+40(SB)/8, $0x0e0c0a0806040200
-DATA k_cut_8_64<>+48(SB)/8, $0x0e0c0a0806040200
-DATA k_cut_8_64<>+56(SB)/8, $0x0e0c0a0806040200
-GLOBL k_cut_8_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_levels_iq2xxs_64<>+0(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xxs_64<>+8(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xxs_64<>+16(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xxs_64<>+24(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xxs_64<>+32(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xxs_64<>+40(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xxs_64<>+48(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xxs_64<>+56(SB)/8, $0x002b1908002b1908
-GLOBL k_levels_iq2xxs_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_even_dwords_64<>+0(SB)/8, $0x0b0a090803020100
-DATA k_even_dwords_64<>+8(SB)/8, $0x1b1a191813121110
-DATA k_even_dwords_64<>+16(SB)/8, $0x2b2a292823222120
-DATA k_even_dwords_64<>+24(SB)/8, $0x3b3a393833323130
-DATA k_even_dwords_64<>+32(SB)/8, $0x4b4a494843424140
-DATA k_even_dwords_64<>+40(SB)/8, $0x5b5a595853525150
-DATA k_even_dwords_64<>+48(SB)/8, $0x6b6a696863626160
-DATA k_even_dwords_64<>+56(SB)/8, $0x7b7a797873727170
-GLOBL k_even_dwords_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_odd_dwords_64<>+0(SB)/8, $0x0f0e0d0c07060504
-DATA k_odd_dwords_64<>+8(SB)/8, $0x1f1e1d1c17161514
-DATA k_odd_dwords_64<>+16(SB)/8, $0x2f2e2d2c27262524
-DATA k_odd_dwords_64<>+24(SB)/8, $0x3f3e3d3c37363534
-DATA k_odd_dwords_64<>+32(SB)/8, $0x4f4e4d4c47464544
-DATA k_odd_dwords_64<>+40(SB)/8, $0x5f5e5d5c57565554
-DATA k_odd_dwords_64<>+48(SB)/8, $0x6f6e6d6c67666564
-DATA k_odd_dwords_64<>+56(SB)/8, $0x7f7e7d7c77767574
-GLOBL k_odd_dwords_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_sign_words_64<>+0(SB)/8, $0x352e2720150e0700
-DATA k_sign_words_64<>+8(SB)/8, $0x352e2720150e0700
-DATA k_sign_words_64<>+16(SB)/8, $0x352e2720150e0700
-DATA k_sign_words_64<>+24(SB)/8, $0x352e2720150e0700
-DATA k_sign_words_64<>+32(SB)/8, $0x352e2720150e0700
-DATA k_sign_words_64<>+40(SB)/8, $0x352e2720150e0700
-DATA k_sign_words_64<>+48(SB)/8, $0x352e2720150e0700
-DATA k_sign_words_64<>+56(SB)/8, $0x352e2720150e0700
-GLOBL k_sign_words_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_parity_0<>+0(SB)/8, $0x010204081020407f
-DATA k_parity_0<>+8(SB)/8, $0x010204081020407f
-DATA k_parity_0<>+16(SB)/8, $0x010204081020407f
-DATA k_parity_0<>+24(SB)/8, $0x010204081020407f
-DATA k_parity_0<>+32(SB)/8, $0x010204081020407f
-DATA k_parity_0<>+40(SB)/8, $0x010204081020407f
-DATA k_parity_0<>+48(SB)/8, $0x010204081020407f
-DATA k_parity_0<>+56(SB)/8, $0x010204081020407f
-GLOBL k_parity_0<>(SB), RODATA|NOPTR, $64
-
-DATA k_top_nibbles_3_64<>+0(SB)/8, $0x0f0f0b0b07070303
-DATA k_top_nibbles_3_64<>+8(SB)/8, $0x1f1f1b1b17171313
-DATA k_top_nibbles_3_64<>+16(SB)/8, $0x0f0f0b0b07070303
-DATA k_top_nibbles_3_64<>+24(SB)/8, $0x1f1f1b1b17171313
-DATA k_top_nibbles_3_64<>+32(SB)/8, $0x0f0f0b0b07070303
-DATA k_top_nibbles_3_64<>+40(SB)/8, $0x1f1f1b1b17171313
-DATA k_top_nibbles_3_64<>+48(SB)/8, $0x0f0f0b0b07070303
-DATA k_top_nibbles_3_64<>+56(SB)/8, $0x1f1f1b1b17171313
-GLOBL k_top_nibbles_3_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_odd_scales_64<>+0(SB)/8, $0x0f0d0b0907050301
-DATA k_odd_scales_64<>+8(SB)/8, $0x1f1d1b1917151311
-DATA k_odd_scales_64<>+16(SB)/8, $0x0f0d0b0907050301
-DATA k_odd_scales_64<>+24(SB)/8, $0x1f1d1b1917151311
-DATA k_odd_scales_64<>+32(SB)/8, $0x0f0d0b0907050301
-DATA k_odd_scales_64<>+40(SB)/8, $0x1f1d1b1917151311
-DATA k_odd_scales_64<>+48(SB)/8, $0x0f0d0b0907050301
-DATA k_odd_scales_64<>+56(SB)/8, $0x1f1d1b1917151311
-GLOBL k_odd_scales_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_top_nibbles_35_64<>+0(SB)/8, $0x2f2f2b2b27272323
-DATA k_top_nibbles_35_64<>+8(SB)/8, $0x3f3f3b3b37373333
-DATA k_top_nibbles_35_64<>+16(SB)/8, $0x2f2f2b2b27272323
-DATA k_top_nibbles_35_64<>+24(SB)/8, $0x3f3f3b3b37373333
-DATA k_top_nibbles_35_64<>+32(SB)/8, $0x2f2f2b2b27272323
-DATA k_top_nibbles_35_64<>+40(SB)/8, $0x3f3f3b3b37373333
-DATA k_top_nibbles_35_64<>+48(SB)/8, $0x2f2f2b2b27272323
-DATA k_top_nibbles_35_64<>+56(SB)/8, $0x3f3f3b3b37373333
-GLOBL k_top_nibbles_35_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xxs_0_0_64<>+0(SB)/8, $0x0000000000004000
-DATA k_entries_iq2xxs_0_0_64<>+8(SB)/8, $0x0000000000004101
-DATA k_entries_iq2xxs_0_0_64<>+16(SB)/8, $0x0000000000004202
-DATA k_entries_iq2xxs_0_0_64<>+24(SB)/8, $0x0000000000004303
-DATA k_entries_iq2xxs_0_0_64<>+32(SB)/8, $0x0000000000004404
-DATA k_entries_iq2xxs_0_0_64<>+40(SB)/8, $0x0000000000004505
-DATA k_entries_iq2xxs_0_0_64<>+48(SB)/8, $0x0000000000004606
-DATA k_entries_iq2xxs_0_0_64<>+56(SB)/8, $0x0000000000004707
-GLOBL k_entries_iq2xxs_0_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xxs_1_0_64<>+0(SB)/8, $0x0000000000004808
-DATA k_entries_iq2xxs_1_0_64<>+8(SB)/8, $0x0000000000004909
-DATA k_entries_iq2xxs_1_0_64<>+16(SB)/8, $0x0000000000004a0a
-DATA k_entries_iq2xxs_1_0_64<>+24(SB)/8, $0x0000000000004b0b
-DATA k_entries_iq2xxs_1_0_64<>+32(SB)/8, $0x0000000000004c0c
-DATA k_entries_iq2xxs_1_0_64<>+40(SB)/8, $0x0000000000004d0d
-DATA k_entries_iq2xxs_1_0_64<>+48(SB)/8, $0x0000000000004e0e
-DATA k_entries_iq2xxs_1_0_64<>+56(SB)/8, $0x0000000000004f0f
-GLOBL k_entries_iq2xxs_1_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xxs_2_0_64<>+0(SB)/8, $0x0000000000005010
-DATA k_entries_iq2xxs_2_0_64<>+8(SB)/8, $0x0000000000005111
-DATA k_entries_iq2xxs_2_0_64<>+16(SB)/8, $0x0000000000005212
-DATA k_entries_iq2xxs_2_0_64<>+24(SB)/8, $0x0000000000005313
-DATA k_entries_iq2xxs_2_0_64<>+32(SB)/8, $0x0000000000005414
-DATA k_entries_iq2xxs_2_0_64<>+40(SB)/8, $0x0000000000005515
-DATA k_entries_iq2xxs_2_0_64<>+48(SB)/8, $0x0000000000005616
-DATA k_entries_iq2xxs_2_0_64<>+56(SB)/8, $0x0000000000005717
-GLOBL k_entries_iq2xxs_2_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xxs_3_0_64<>+0(SB)/8, $0x0000000000005818
-DATA k_entries_iq2xxs_3_0_64<>+8(SB)/8, $0x0000000000005919
-DATA k_entries_iq2xxs_3_0_64<>+16(SB)/8, $0x0000000000005a1a
-DATA k_entries_iq2xxs_3_0_64<>+24(SB)/8, $0x0000000000005b1b
-DATA k_entries_iq2xxs_3_0_64<>+32(SB)/8, $0x0000000000005c1c
-DATA k_entries_iq2xxs_3_0_64<>+40(SB)/8, $0x0000000000005d1d
-DATA k_entries_iq2xxs_3_0_64<>+48(SB)/8, $0x0000000000005e1e
-DATA k_entries_iq2xxs_3_0_64<>+56(SB)/8, $0x0000000000005f1f
-GLOBL k_entries_iq2xxs_3_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_packed_scales_00_64<>+0(SB)/8, $0x8000800080008000
-DATA k_packed_scales_00_64<>+8(SB)/8, $0x8004800480048004
-DATA k_packed_scales_00_64<>+16(SB)/8, $0x8001800180018001
-DATA k_packed_scales_00_64<>+24(SB)/8, $0x8005800580058005
-DATA k_packed_scales_00_64<>+32(SB)/8, $0x8002800280028002
-DATA k_packed_scales_00_64<>+40(SB)/8, $0x8006800680068006
-DATA k_packed_scales_00_64<>+48(SB)/8, $0x8003800380038003
-DATA k_packed_scales_00_64<>+56(SB)/8, $0x8007800780078007
-GLOBL k_packed_scales_00_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_packed_scales_01_64<>+0(SB)/8, $0x8008800880088008
-DATA k_packed_scales_01_64<>+8(SB)/8, $0x800c800c800c800c
-DATA k_packed_scales_01_64<>+16(SB)/8, $0x8009800980098009
-DATA k_packed_scales_01_64<>+24(SB)/8, $0x800d800d800d800d
-DATA k_packed_scales_01_64<>+32(SB)/8, $0x800a800a800a800a
-DATA k_packed_scales_01_64<>+40(SB)/8, $0x800e800e800e800e
-DATA k_packed_scales_01_64<>+48(SB)/8, $0x800b800b800b800b
-DATA k_packed_scales_01_64<>+56(SB)/8, $0x800f800f800f800f
-GLOBL k_packed_scales_01_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xxs_0_1_64<>+0(SB)/8, $0x0000000000006020
-DATA k_entries_iq2xxs_0_1_64<>+8(SB)/8, $0x0000000000006121
-DATA k_entries_iq2xxs_0_1_64<>+16(SB)/8, $0x0000000000006222
-DATA k_entries_iq2xxs_0_1_64<>+24(SB)/8, $0x0000000000006323
-DATA k_entries_iq2xxs_0_1_64<>+32(SB)/8, $0x0000000000006424
-DATA k_entries_iq2xxs_0_1_64<>+40(SB)/8, $0x0000000000006525
-DATA k_entries_iq2xxs_0_1_64<>+48(SB)/8, $0x0000000000006626
-DATA k_entries_iq2xxs_0_1_64<>+56(SB)/8, $0x0000000000006727
-GLOBL k_entries_iq2xxs_0_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xxs_1_1_64<>+0(SB)/8, $0x0000000000006828
-DATA k_entries_iq2xxs_1_1_64<>+8(SB)/8, $0x0000000000006929
-DATA k_entries_iq2xxs_1_1_64<>+16(SB)/8, $0x0000000000006a2a
-DATA k_entries_iq2xxs_1_1_64<>+24(SB)/8, $0x0000000000006b2b
-DATA k_entries_iq2xxs_1_1_64<>+32(SB)/8, $0x0000000000006c2c
-DATA k_entries_iq2xxs_1_1_64<>+40(SB)/8, $0x0000000000006d2d
-DATA k_entries_iq2xxs_1_1_64<>+48(SB)/8, $0x0000000000006e2e
-DATA k_entries_iq2xxs_1_1_64<>+56(SB)/8, $0x0000000000006f2f
-GLOBL k_entries_iq2xxs_1_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xxs_2_1_64<>+0(SB)/8, $0x0000000000007030
-DATA k_entries_iq2xxs_2_1_64<>+8(SB)/8, $0x0000000000007131
-DATA k_entries_iq2xxs_2_1_64<>+16(SB)/8, $0x0000000000007232
-DATA k_entries_iq2xxs_2_1_64<>+24(SB)/8, $0x0000000000007333
-DATA k_entries_iq2xxs_2_1_64<>+32(SB)/8, $0x0000000000007434
-DATA k_entries_iq2xxs_2_1_64<>+40(SB)/8, $0x0000000000007535
-DATA k_entries_iq2xxs_2_1_64<>+48(SB)/8, $0x0000000000007636
-DATA k_entries_iq2xxs_2_1_64<>+56(SB)/8, $0x0000000000007737
-GLOBL k_entries_iq2xxs_2_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xxs_3_1_64<>+0(SB)/8, $0x0000000000007838
-DATA k_entries_iq2xxs_3_1_64<>+8(SB)/8, $0x0000000000007939
-DATA k_entries_iq2xxs_3_1_64<>+16(SB)/8, $0x0000000000007a3a
-DATA k_entries_iq2xxs_3_1_64<>+24(SB)/8, $0x0000000000007b3b
-DATA k_entries_iq2xxs_3_1_64<>+32(SB)/8, $0x0000000000007c3c
-DATA k_entries_iq2xxs_3_1_64<>+40(SB)/8, $0x0000000000007d3d
-DATA k_entries_iq2xxs_3_1_64<>+48(SB)/8, $0x0000000000007e3e
-DATA k_entries_iq2xxs_3_1_64<>+56(SB)/8, $0x0000000000007f3f
-GLOBL k_entries_iq2xxs_3_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_parts_8<>+0(SB)/8, $0x3e0000003e000000
-DATA k_parts_8<>+8(SB)/8, $0x3e0000003e000000
-DATA k_parts_8<>+16(SB)/8, $0x3e0000003e000000
-DATA k_parts_8<>+24(SB)/8, $0x3e0000003e000000
-GLOBL k_parts_8<>(SB), RODATA|NOPTR, $32
-
-// func iq2xsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
-TEXT ·iq2xsRowsAVX512(SB), $200-72
-	MOVQ      stride+24(FP), AX
-	MOVQ      w+16(FP), CX
-	MOVQ      dst+0(FP), DX
-	LEAQ      (AX)(AX*2), SI
-	MOVQ      ·bookiq2xs+0(SB), R11
-	VMOVDQU32 k_cut_8_64<>+0(SB), Z0
-	VMOVDQU32 k_levels_iq2xs_64<>+0(SB), Z1
-	VXORPS    Z2, Z2, Z2
-	MOVQ      AX, BX
-	SHLQ      $0x02, BX
-	MOVQ      BX, DI
-	JZ        still
-
-further:
-	CMPQ DI, $0x00002000
-	JAE  still
-	ADDQ BX, DI
-	JMP  further
-
-still:
-	MOVQ DI, 192(SP)
-
-next:
-	MOVQ   CX, BX
-	MOVQ   CX, DI
-	ADDQ   192(SP), DI
-	MOVQ   q+32(FP), R8
-	MOVQ   d+40(FP), R9
-	MOVQ   sums+48(FP), R10
-	MOVQ   nb+56(FP), R12
-	VXORPS X3, X3, X3
-	VXORPS X4, X4, X4
-	VXORPS X5, X5, X5
-	VXORPS X6, X6, X6
-
-block:
-	PREFETCHT0     (DI)
-	PREFETCHT0     64(DI)
-	PREFETCHT0     (DI)(AX*1)
-	PREFETCHT0     64(DI)(AX*1)
-	PREFETCHT0     (DI)(AX*2)
-	PREFETCHT0     64(DI)(AX*2)
-	PREFETCHT0     (DI)(SI*1)
-	PREFETCHT0     64(DI)(SI*1)
-	VMOVDQU64      2(BX), Z7
-	VMOVDQU64      k_even_bytes_64<>+0(SB), Z8
-	VPERMI2B       2(BX)(AX*1), Z7, Z8
-	VMOVDQU64      k_odd_bytes_64<>+0(SB), Z9
-	VPERMI2B       2(BX)(AX*1), Z7, Z9
-	VMOVDQU64      k_bytes_01_64<>+0(SB), Z7
-	VPTESTMB       Z7, Z9, K1
-	VMOVDQU64      k_parity_1<>+0(SB), Z7
-	VGF2P8AFFINEQB $0x00, Z7, Z9, Z9
-	VMOVDQU32      Z9, (SP)
-	VPBROADCASTQ   66(BX), Z7
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z7, Z9, Z7
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z7, Z7
-	VPBROADCASTQ   66(BX)(AX*1), Z9
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z10
-	VPMULTISHIFTQB Z9, Z10, Z9
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z10
-	VPERMB         Z10, Z9, Z9
-	VPMOVB2M       Z8, K2
-	VMOVDQA64      Z8, Z11
-	VMOVDQU64      (R11), Z10
-	VPERMI2B       64(R11), Z10, Z11
-	VMOVDQA64      Z8, Z12
-	VMOVDQU64      128(R11), Z10
-	VPERMI2B       192(R11), Z10, Z12
-	VMOVDQA64      Z8, Z13
-	VMOVDQU64      256(R11), Z10
-	VPERMI2B       320(R11), Z10, Z13
-	VMOVDQA64      Z8, Z14
-	VMOVDQU64      384(R11), Z10
-	VPERMI2B       448(R11), Z10, Z14
-	VMOVDQU8       Z12, K2, Z11
-	VMOVDQU8       Z14, K2, Z13
-	VMOVDQU8       Z13, K1, Z11
-	VMOVDQA64      Z8, Z12
-	VMOVDQU64      512(R11), Z10
-	VPERMI2B       576(R11), Z10, Z12
-	VMOVDQA64      Z8, Z13
-	VMOVDQU64      640(R11), Z10
-	VPERMI2B       704(R11), Z10, Z13
-	VMOVDQA64      Z8, Z14
-	VMOVDQU64      768(R11), Z10
-	VPERMI2B       832(R11), Z10, Z14
-	VMOVDQA64      Z8, Z10
-	VMOVDQU64      896(R11), Z8
-	VPERMI2B       960(R11), Z8, Z10
-	VMOVDQU8       Z13, K2, Z12
-	VMOVDQU8       Z10, K2, Z14
-	VMOVDQU8       Z14, K1, Z12
-	VMOVDQU64      k_entries_iq2xs_0_0_64<>+0(SB), Z8
-	VPERMI2B       Z12, Z11, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      (R8), Z10
-	KMOVQ          (SP), K1
-	VPSUBB         Z10, Z2, K1, Z10
-	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z10, Z8, Z13
-	VMOVDQU64      k_entries_iq2xs_1_0_64<>+0(SB), Z8
-	VPERMI2B       Z12, Z11, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      64(R8), Z10
-	KMOVQ          8(SP), K1
-	VPSUBB         Z10, Z2, K1, Z10
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z10, Z8, Z14
-	VMOVDQU64      k_entries_iq2xs_2_0_64<>+0(SB), Z8
-	VPERMI2B       Z12, Z11, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      128(R8), Z10
-	KMOVQ          16(SP), K1
-	VPSUBB         Z10, Z2, K1, Z10
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z10, Z8, Z15
-	VMOVDQU64      k_entries_iq2xs_3_0_64<>+0(SB), Z8
-	VPERMI2B       Z12, Z11, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      192(R8), Z10
-	KMOVQ          24(SP), K1
-	VPSUBB         Z10, Z2, K1, Z10
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z10, Z8, Z16
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z7, Z8
-	VPACKSSDW      Z14, Z13, Z13
-	VPMADDWD       Z8, Z13, Z13
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z7, Z7
-	VPACKSSDW      Z16, Z15, Z15
-	VPDPWSSD       Z7, Z15, Z13
-	VMOVDQU64      k_entries_iq2xs_0_1_64<>+0(SB), Z7
-	VPERMI2B       Z12, Z11, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z8
-	KMOVQ          32(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z8, Z7, Z10
-	VMOVDQU64      k_entries_iq2xs_1_1_64<>+0(SB), Z7
-	VPERMI2B       Z12, Z11, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z8
-	KMOVQ          40(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z8, Z7, Z14
-	VMOVDQU64      k_entries_iq2xs_2_1_64<>+0(SB), Z7
-	VPERMI2B       Z12, Z11, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z8
-	KMOVQ          48(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z8, Z7, Z15
-	VMOVDQU64      k_entries_iq2xs_3_1_64<>+0(SB), Z7
-	VPERMI2B       Z12, Z11, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z8
-	KMOVQ          56(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z11
-	VPDPBUSD       Z8, Z7, Z11
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z14, Z10, Z10
-	VPMADDWD       Z7, Z10, Z10
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z11, Z15, Z15
-	VPDPWSSD       Z7, Z15, Z10
-	VMOVDQU64      2(BX)(AX*2), Z7
-	VMOVDQU64      k_even_bytes_64<>+0(SB), Z8
-	VPERMI2B       2(BX)(SI*1), Z7, Z8
-	VMOVDQU64      k_odd_bytes_64<>+0(SB), Z9
-	VPERMI2B       2(BX)(SI*1), Z7, Z9
-	VMOVDQU64      k_bytes_01_64<>+0(SB), Z7
-	VPTESTMB       Z7, Z9, K1
-	VMOVDQU64      k_parity_1<>+0(SB), Z7
-	VGF2P8AFFINEQB $0x00, Z7, Z9, Z9
-	VMOVDQU32      Z9, (SP)
-	VPBROADCASTQ   66(BX)(AX*2), Z7
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB Z7, Z9, Z7
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z9
-	VPERMB         Z9, Z7, Z7
-	VPBROADCASTQ   66(BX)(SI*1), Z9
-	VMOVDQU64      k_nibbles_of_8_64<>+0(SB), Z11
-	VPMULTISHIFTQB Z9, Z11, Z9
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z11
-	VPERMB         Z11, Z9, Z9
-	VPMOVB2M       Z8, K2
-	VMOVDQA64      Z8, Z12
-	VMOVDQU64      (R11), Z11
-	VPERMI2B       64(R11), Z11, Z12
-	VMOVDQA64      Z8, Z14
-	VMOVDQU64      128(R11), Z11
-	VPERMI2B       192(R11), Z11, Z14
-	VMOVDQA64      Z8, Z15
-	VMOVDQU64      256(R11), Z11
-	VPERMI2B       320(R11), Z11, Z15
-	VMOVDQA64      Z8, Z16
-	VMOVDQU64      384(R11), Z11
-	VPERMI2B       448(R11), Z11, Z16
-	VMOVDQU8       Z14, K2, Z12
-	VMOVDQU8       Z16, K2, Z15
-	VMOVDQU8       Z15, K1, Z12
-	VMOVDQA64      Z8, Z14
-	VMOVDQU64      512(R11), Z11
-	VPERMI2B       576(R11), Z11, Z14
-	VMOVDQA64      Z8, Z15
-	VMOVDQU64      640(R11), Z11
-	VPERMI2B       704(R11), Z11, Z15
-	VMOVDQA64      Z8, Z16
-	VMOVDQU64      768(R11), Z11
-	VPERMI2B       832(R11), Z11, Z16
-	VMOVDQA64      Z8, Z11
-	VMOVDQU64      896(R11), Z8
-	VPERMI2B       960(R11), Z8, Z11
-	VMOVDQU8       Z15, K2, Z14
-	VMOVDQU8       Z11, K2, Z16
-	VMOVDQU8       Z16, K1, Z14
-	VMOVDQU64      k_entries_iq2xs_0_0_64<>+0(SB), Z8
-	VPERMI2B       Z14, Z12, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      (R8), Z11
-	KMOVQ          (SP), K1
-	VPSUBB         Z11, Z2, K1, Z11
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z11, Z8, Z15
-	VMOVDQU64      k_entries_iq2xs_1_0_64<>+0(SB), Z8
-	VPERMI2B       Z14, Z12, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      64(R8), Z11
-	KMOVQ          8(SP), K1
-	VPSUBB         Z11, Z2, K1, Z11
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z11, Z8, Z16
-	VMOVDQU64      k_entries_iq2xs_2_0_64<>+0(SB), Z8
-	VPERMI2B       Z14, Z12, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      128(R8), Z11
-	KMOVQ          16(SP), K1
-	VPSUBB         Z11, Z2, K1, Z11
-	VMOVDQA64      Z2, Z17
-	VPDPBUSD       Z11, Z8, Z17
-	VMOVDQU64      k_entries_iq2xs_3_0_64<>+0(SB), Z8
-	VPERMI2B       Z14, Z12, Z8
-	VPMULTISHIFTQB Z8, Z0, Z8
-	VPERMB         Z1, Z8, Z8
-	VMOVDQU64      192(R8), Z11
-	KMOVQ          24(SP), K1
-	VPSUBB         Z11, Z2, K1, Z11
-	VMOVDQA64      Z2, Z18
-	VPDPBUSD       Z11, Z8, Z18
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z7, Z8
-	VPACKSSDW      Z16, Z15, Z15
-	VPMADDWD       Z8, Z15, Z15
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z7, Z7
-	VPACKSSDW      Z18, Z17, Z17
-	VPDPWSSD       Z7, Z17, Z15
-	VMOVDQU64      k_entries_iq2xs_0_1_64<>+0(SB), Z7
-	VPERMI2B       Z14, Z12, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z8
-	KMOVQ          32(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z11
-	VPDPBUSD       Z8, Z7, Z11
-	VMOVDQU64      k_entries_iq2xs_1_1_64<>+0(SB), Z7
-	VPERMI2B       Z14, Z12, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z8
-	KMOVQ          40(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z8, Z7, Z16
-	VMOVDQU64      k_entries_iq2xs_2_1_64<>+0(SB), Z7
-	VPERMI2B       Z14, Z12, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z8
-	KMOVQ          48(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z17
-	VPDPBUSD       Z8, Z7, Z17
-	VMOVDQU64      k_entries_iq2xs_3_1_64<>+0(SB), Z7
-	VPERMI2B       Z14, Z12, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z8
-	KMOVQ          56(SP), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z12
-	VPDPBUSD       Z8, Z7, Z12
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z16, Z11, Z11
-	VPMADDWD       Z7, Z11, Z11
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z12, Z17, Z17
-	VPDPWSSD       Z7, Z17, Z11
-	VPUNPCKHDQ     Z10, Z13, Z7
-	VPUNPCKLDQ     Z10, Z13, Z13
-	VPADDD         Z7, Z13, Z13
-	VPUNPCKHDQ     Z11, Z15, Z7
-	VPUNPCKLDQ     Z11, Z15, Z15
-	VPADDD         Z7, Z15, Z15
-	VPUNPCKHQDQ    Z15, Z13, Z7
-	VPUNPCKLQDQ    Z15, Z13, Z13
-	VPADDD         Z7, Z13, Z13
-	VEXTRACTI64X4  $0x01, Z13, Y7
-	VPADDD         Y7, Y13, Y13
-	VEXTRACTI32X4  $0x01, Y13, X7
-	VPADDD         X7, X13, X7
-	VXORPS         X8, X8, X8
-	VPINSRW        $0x00, (BX), X8, X8
-	VPINSRW        $0x01, (BX)(AX*1), X8, X8
-	VPINSRW        $0x02, (BX)(AX*2), X8, X8
-	VPINSRW        $0x03, (BX)(SI*1), X8, X8
-	VCVTPH2PS      X8, X8
-	VMULPS         k_parts_8<>+0(SB), X8, X8
-	VBROADCASTSS   (R9), X9
-	VCVTDQ2PS      X7, X7
-	VMULPS         X9, X8, X8
-	VMULPS         X7, X8, X8
-	VADDPS         X8, X3, X8
-	VMOVAPS        X4, X3
-	VMOVAPS        X5, X4
-	VMOVAPS        X6, X5
-	VMOVAPS        X8, X6
-	ADDQ           $0x4a, BX
-	ADDQ           $0x4a, DI
-	ADDQ           $0x00000100, R8
-	ADDQ           $0x04, R9
-	ADDQ           $0x30, R10
-	DECQ           R12
-	JNZ            block
-	MOVQ           nb+56(FP), R12
-	TESTQ          $0x00000001, R12
-	JZ             even
-	VADDPS         X3, X6, X6
-	VADDPS         X5, X4, X4
-	VADDPS         X4, X6, X3
-	JMP            store
-
-even:
-	VADDPS X4, X3, X3
-	VADDPS X6, X5, X5
-	VADDPS X5, X3, X3
-
-store:
-	VMOVUPS X3, (DX)
-	ADDQ    $0x10, DX
-	LEAQ    (CX)(AX*4), CX
-	DECQ    count+64(FP)
-	JNZ     next
-	VZEROUPPER
-	RET
-
-DATA k_levels_iq2xs_64<>+0(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xs_64<>+8(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xs_64<>+16(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xs_64<>+24(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xs_64<>+32(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xs_64<>+40(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xs_64<>+48(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2xs_64<>+56(SB)/8, $0x002b1908002b1908
-GLOBL k_levels_iq2xs_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_even_bytes_64<>+0(SB)/8, $0x0e0c0a0806040200
-DATA k_even_bytes_64<>+8(SB)/8, $0x1e1c1a1816141210
-DATA k_even_bytes_64<>+16(SB)/8, $0x2e2c2a2826242220
-DATA k_even_bytes_64<>+24(SB)/8, $0x3e3c3a3836343230
-DATA k_even_bytes_64<>+32(SB)/8, $0x4e4c4a4846444240
-DATA k_even_bytes_64<>+40(SB)/8, $0x5e5c5a5856545250
-DATA k_even_bytes_64<>+48(SB)/8, $0x6e6c6a6866646260
-DATA k_even_bytes_64<>+56(SB)/8, $0x7e7c7a7876747270
-GLOBL k_even_bytes_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_odd_bytes_64<>+0(SB)/8, $0x0f0d0b0907050301
-DATA k_odd_bytes_64<>+8(SB)/8, $0x1f1d1b1917151311
-DATA k_odd_bytes_64<>+16(SB)/8, $0x2f2d2b2927252321
-DATA k_odd_bytes_64<>+24(SB)/8, $0x3f3d3b3937353331
-DATA k_odd_bytes_64<>+32(SB)/8, $0x4f4d4b4947454341
-DATA k_odd_bytes_64<>+40(SB)/8, $0x5f5d5b5957555351
-DATA k_odd_bytes_64<>+48(SB)/8, $0x6f6d6b6967656361
-DATA k_odd_bytes_64<>+56(SB)/8, $0x7f7d7b7977757371
-GLOBL k_odd_bytes_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_parity_1<>+0(SB)/8, $0x02040810204080fe
-DATA k_parity_1<>+8(SB)/8, $0x02040810204080fe
-DATA k_parity_1<>+16(SB)/8, $0x02040810204080fe
-DATA k_parity_1<>+24(SB)/8, $0x02040810204080fe
-DATA k_parity_1<>+32(SB)/8, $0x02040810204080fe
-DATA k_parity_1<>+40(SB)/8, $0x02040810204080fe
-DATA k_parity_1<>+48(SB)/8, $0x02040810204080fe
-DATA k_parity_1<>+56(SB)/8, $0x02040810204080fe
-GLOBL k_parity_1<>(SB), RODATA|NOPTR, $64
-
-DATA k_nibbles_of_8_64<>+0(SB)/8, $0x1c1814100c080400
-DATA k_nibbles_of_8_64<>+8(SB)/8, $0x3c3834302c282420
-DATA k_nibbles_of_8_64<>+16(SB)/8, $0x1c1814100c080400
-DATA k_nibbles_of_8_64<>+24(SB)/8, $0x3c3834302c282420
-DATA k_nibbles_of_8_64<>+32(SB)/8, $0x1c1814100c080400
-DATA k_nibbles_of_8_64<>+40(SB)/8, $0x3c3834302c282420
-DATA k_nibbles_of_8_64<>+48(SB)/8, $0x1c1814100c080400
-DATA k_nibbles_of_8_64<>+56(SB)/8, $0x3c3834302c282420
-GLOBL k_nibbles_of_8_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xs_0_0_64<>+0(SB)/8, $0x0000000000004000
-DATA k_entries_iq2xs_0_0_64<>+8(SB)/8, $0x0000000000004101
-DATA k_entries_iq2xs_0_0_64<>+16(SB)/8, $0x0000000000004202
-DATA k_entries_iq2xs_0_0_64<>+24(SB)/8, $0x0000000000004303
-DATA k_entries_iq2xs_0_0_64<>+32(SB)/8, $0x0000000000004404
-DATA k_entries_iq2xs_0_0_64<>+40(SB)/8, $0x0000000000004505
-DATA k_entries_iq2xs_0_0_64<>+48(SB)/8, $0x0000000000004606
-DATA k_entries_iq2xs_0_0_64<>+56(SB)/8, $0x0000000000004707
-GLOBL k_entries_iq2xs_0_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xs_1_0_64<>+0(SB)/8, $0x0000000000004808
-DATA k_entries_iq2xs_1_0_64<>+8(SB)/8, $0x0000000000004909
-DATA k_entries_iq2xs_1_0_64<>+16(SB)/8, $0x0000000000004a0a
-DATA k_entries_iq2xs_1_0_64<>+24(SB)/8, $0x0000000000004b0b
-DATA k_entries_iq2xs_1_0_64<>+32(SB)/8, $0x0000000000004c0c
-DATA k_entries_iq2xs_1_0_64<>+40(SB)/8, $0x0000000000004d0d
-DATA k_entries_iq2xs_1_0_64<>+48(SB)/8, $0x0000000000004e0e
-DATA k_entries_iq2xs_1_0_64<>+56(SB)/8, $0x0000000000004f0f
-GLOBL k_entries_iq2xs_1_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xs_2_0_64<>+0(SB)/8, $0x0000000000005010
-DATA k_entries_iq2xs_2_0_64<>+8(SB)/8, $0x0000000000005111
-DATA k_entries_iq2xs_2_0_64<>+16(SB)/8, $0x0000000000005212
-DATA k_entries_iq2xs_2_0_64<>+24(SB)/8, $0x0000000000005313
-DATA k_entries_iq2xs_2_0_64<>+32(SB)/8, $0x0000000000005414
-DATA k_entries_iq2xs_2_0_64<>+40(SB)/8, $0x0000000000005515
-DATA k_entries_iq2xs_2_0_64<>+48(SB)/8, $0x0000000000005616
-DATA k_entries_iq2xs_2_0_64<>+56(SB)/8, $0x0000000000005717
-GLOBL k_entries_iq2xs_2_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xs_3_0_64<>+0(SB)/8, $0x0000000000005818
-DATA k_entries_iq2xs_3_0_64<>+8(SB)/8, $0x0000000000005919
-DATA k_entries_iq2xs_3_0_64<>+16(SB)/8, $0x0000000000005a1a
-DATA k_entries_iq2xs_3_0_64<>+24(SB)/8, $0x0000000000005b1b
-DATA k_entries_iq2xs_3_0_64<>+32(SB)/8, $0x0000000000005c1c
-DATA k_entries_iq2xs_3_0_64<>+40(SB)/8, $0x0000000000005d1d
-DATA k_entries_iq2xs_3_0_64<>+48(SB)/8, $0x0000000000005e1e
-DATA k_entries_iq2xs_3_0_64<>+56(SB)/8, $0x0000000000005f1f
-GLOBL k_entries_iq2xs_3_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xs_0_1_64<>+0(SB)/8, $0x0000000000006020
-DATA k_entries_iq2xs_0_1_64<>+8(SB)/8, $0x0000000000006121
-DATA k_entries_iq2xs_0_1_64<>+16(SB)/8, $0x0000000000006222
-DATA k_entries_iq2xs_0_1_64<>+24(SB)/8, $0x0000000000006323
-DATA k_entries_iq2xs_0_1_64<>+32(SB)/8, $0x0000000000006424
-DATA k_entries_iq2xs_0_1_64<>+40(SB)/8, $0x0000000000006525
-DATA k_entries_iq2xs_0_1_64<>+48(SB)/8, $0x0000000000006626
-DATA k_entries_iq2xs_0_1_64<>+56(SB)/8, $0x0000000000006727
-GLOBL k_entries_iq2xs_0_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xs_1_1_64<>+0(SB)/8, $0x0000000000006828
-DATA k_entries_iq2xs_1_1_64<>+8(SB)/8, $0x0000000000006929
-DATA k_entries_iq2xs_1_1_64<>+16(SB)/8, $0x0000000000006a2a
-DATA k_entries_iq2xs_1_1_64<>+24(SB)/8, $0x0000000000006b2b
-DATA k_entries_iq2xs_1_1_64<>+32(SB)/8, $0x0000000000006c2c
-DATA k_entries_iq2xs_1_1_64<>+40(SB)/8, $0x0000000000006d2d
-DATA k_entries_iq2xs_1_1_64<>+48(SB)/8, $0x0000000000006e2e
-DATA k_entries_iq2xs_1_1_64<>+56(SB)/8, $0x0000000000006f2f
-GLOBL k_entries_iq2xs_1_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xs_2_1_64<>+0(SB)/8, $0x0000000000007030
-DATA k_entries_iq2xs_2_1_64<>+8(SB)/8, $0x0000000000007131
-DATA k_entries_iq2xs_2_1_64<>+16(SB)/8, $0x0000000000007232
-DATA k_entries_iq2xs_2_1_64<>+24(SB)/8, $0x0000000000007333
-DATA k_entries_iq2xs_2_1_64<>+32(SB)/8, $0x0000000000007434
-DATA k_entries_iq2xs_2_1_64<>+40(SB)/8, $0x0000000000007535
-DATA k_entries_iq2xs_2_1_64<>+48(SB)/8, $0x0000000000007636
-DATA k_entries_iq2xs_2_1_64<>+56(SB)/8, $0x0000000000007737
-GLOBL k_entries_iq2xs_2_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2xs_3_1_64<>+0(SB)/8, $0x0000000000007838
-DATA k_entries_iq2xs_3_1_64<>+8(SB)/8, $0x0000000000007939
-DATA k_entries_iq2xs_3_1_64<>+16(SB)/8, $0x0000000000007a3a
-DATA k_entries_iq2xs_3_1_64<>+24(SB)/8, $0x0000000000007b3b
-DATA k_entries_iq2xs_3_1_64<>+32(SB)/8, $0x0000000000007c3c
-DATA k_entries_iq2xs_3_1_64<>+40(SB)/8, $0x0000000000007d3d
-DATA k_entries_iq2xs_3_1_64<>+48(SB)/8, $0x0000000000007e3e
-DATA k_entries_iq2xs_3_1_64<>+56(SB)/8, $0x0000000000007f3f
-GLOBL k_entries_iq2xs_3_1_64<>(SB), RODATA|NOPTR, $64
-
-// func iq2sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, BMI2, F16C, MMX+
-TEXT ·iq2sRowsAVX512(SB), $200-72
-	MOVQ      stride+24(FP), AX
-	MOVQ      w+16(FP), CX
-	MOVQ      dst+0(FP), DX
-	LEAQ      (AX)(AX*2), SI
-	MOVQ      ·bookiq2s+0(SB), R11
-	VMOVDQU32 k_cut_8_64<>+0(SB), Z0
-	VMOVDQU32 k_levels_iq2s_64<>+0(SB), Z1
-	VXORPS    Z2, Z2, Z2
-	MOVQ      AX, BX
-	SHLQ      $0x02, BX
-	MOVQ      BX, DI
-	JZ        still
-
-further:
-	CMPQ DI, $0x00002000
-	JAE  still
-	ADDQ BX, DI
-	JMP  further
-
-still:
-	MOVQ DI, 192(SP)
-
-next:
-	MOVQ   CX, BX
-	MOVQ   CX, DI
-	ADDQ   192(SP), DI
-	MOVQ   q+32(FP), R8
-	MOVQ   d+40(FP), R9
-	MOVQ   sums+48(FP), R10
-	MOVQ   nb+56(FP), R12
-	VXORPS X3, X3, X3
-	VXORPS X4, X4, X4
-	VXORPS X5, X5, X5
-	VXORPS X6, X6, X6
-
-block:
-	PREFETCHT0      (DI)
-	PREFETCHT0      64(DI)
-	PREFETCHT0      (DI)(AX*1)
-	PREFETCHT0      64(DI)(AX*1)
-	PREFETCHT0      (DI)(AX*2)
-	PREFETCHT0      64(DI)(AX*2)
-	PREFETCHT0      (DI)(SI*1)
-	PREFETCHT0      64(DI)(SI*1)
-	VBROADCASTI64X4 2(BX), Z7
-	VINSERTI64X4    $0x01, 2(BX)(AX*1), Z7, Z7
-	VPMOVB2M        Z7, K1
-	MOVQ            $0x5555555555555555, R15
-	MOVQ            66(BX), R13
-	MOVQ            66(BX)(AX*1), R14
-	PEXTQ           R15, R13, R13
-	PEXTQ           R15, R14, R14
-	SHLQ            $0x20, R14
-	ORQ             R14, R13
-	KMOVQ           R13, K2
-	MOVQ            66(BX), R13
-	MOVQ            66(BX)(AX*1), R14
-	SHRQ            $0x01, R13
-	SHRQ            $0x01, R14
-	PEXTQ           R15, R13, R13
-	PEXTQ           R15, R14, R14
-	SHLQ            $0x20, R14
-	ORQ             R14, R13
-	KMOVQ           R13, K3
-	VPBROADCASTQ    74(BX), Z8
-	VMOVDQU64       k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB  Z8, Z9, Z8
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
-	VPERMB          Z9, Z8, Z8
-	VPBROADCASTQ    74(BX)(AX*1), Z9
-	VMOVDQU64       k_nibbles_of_8_64<>+0(SB), Z10
-	VPMULTISHIFTQB  Z9, Z10, Z9
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z10
-	VPERMB          Z10, Z9, Z9
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       (R11), Z10
-	VPERMI2B        64(R11), Z10, Z11
-	VMOVDQA64       Z7, Z12
-	VMOVDQU64       128(R11), Z10
-	VPERMI2B        192(R11), Z10, Z12
-	VMOVDQA64       Z7, Z13
-	VMOVDQU64       256(R11), Z10
-	VPERMI2B        320(R11), Z10, Z13
-	VMOVDQA64       Z7, Z14
-	VMOVDQU64       384(R11), Z10
-	VPERMI2B        448(R11), Z10, Z14
-	VMOVDQA64       Z7, Z15
-	VMOVDQU64       512(R11), Z10
-	VPERMI2B        576(R11), Z10, Z15
-	VMOVDQA64       Z7, Z16
-	VMOVDQU64       640(R11), Z10
-	VPERMI2B        704(R11), Z10, Z16
-	VMOVDQA64       Z7, Z17
-	VMOVDQU64       768(R11), Z10
-	VPERMI2B        832(R11), Z10, Z17
-	VMOVDQA64       Z7, Z18
-	VMOVDQU64       896(R11), Z10
-	VPERMI2B        960(R11), Z10, Z18
-	VMOVDQU8        Z12, K1, Z11
-	VMOVDQU8        Z14, K1, Z13
-	VMOVDQU8        Z16, K1, Z15
-	VMOVDQU8        Z18, K1, Z17
-	VMOVDQU8        Z13, K2, Z11
-	VMOVDQU8        Z17, K2, Z15
-	VMOVDQU8        Z15, K3, Z11
-	VMOVDQA64       Z7, Z12
-	VMOVDQU64       1024(R11), Z10
-	VPERMI2B        1088(R11), Z10, Z12
-	VMOVDQA64       Z7, Z13
-	VMOVDQU64       1152(R11), Z10
-	VPERMI2B        1216(R11), Z10, Z13
-	VMOVDQA64       Z7, Z14
-	VMOVDQU64       1280(R11), Z10
-	VPERMI2B        1344(R11), Z10, Z14
-	VMOVDQA64       Z7, Z15
-	VMOVDQU64       1408(R11), Z10
-	VPERMI2B        1472(R11), Z10, Z15
-	VMOVDQA64       Z7, Z16
-	VMOVDQU64       1536(R11), Z10
-	VPERMI2B        1600(R11), Z10, Z16
-	VMOVDQA64       Z7, Z17
-	VMOVDQU64       1664(R11), Z10
-	VPERMI2B        1728(R11), Z10, Z17
-	VMOVDQA64       Z7, Z18
-	VMOVDQU64       1792(R11), Z10
-	VPERMI2B        1856(R11), Z10, Z18
-	VMOVDQA64       Z7, Z10
-	VMOVDQU64       1920(R11), Z7
-	VPERMI2B        1984(R11), Z7, Z10
-	VMOVDQU8        Z13, K1, Z12
-	VMOVDQU8        Z15, K1, Z14
-	VMOVDQU8        Z17, K1, Z16
-	VMOVDQU8        Z10, K1, Z18
-	VMOVDQU8        Z14, K2, Z12
-	VMOVDQU8        Z18, K2, Z16
-	VMOVDQU8        Z16, K3, Z12
-	VMOVDQU64       k_entries_iq2s_0_0_64<>+0(SB), Z7
-	VPERMI2B        Z12, Z11, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z10
-	KMOVQ           34(BX), K1
-	VPSUBB          Z10, Z2, K1, Z10
-	VMOVDQA64       Z2, Z13
-	VPDPBUSD        Z10, Z7, Z13
-	VMOVDQU64       k_entries_iq2s_1_0_64<>+0(SB), Z7
-	VPERMI2B        Z12, Z11, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z10
-	KMOVQ           42(BX), K1
-	VPSUBB          Z10, Z2, K1, Z10
-	VMOVDQA64       Z2, Z14
-	VPDPBUSD        Z10, Z7, Z14
-	VMOVDQU64       k_entries_iq2s_2_0_64<>+0(SB), Z7
-	VPERMI2B        Z12, Z11, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z10
-	KMOVQ           50(BX), K1
-	VPSUBB          Z10, Z2, K1, Z10
-	VMOVDQA64       Z2, Z15
-	VPDPBUSD        Z10, Z7, Z15
-	VMOVDQU64       k_entries_iq2s_3_0_64<>+0(SB), Z7
-	VPERMI2B        Z12, Z11, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z10
-	KMOVQ           58(BX), K1
-	VPSUBB          Z10, Z2, K1, Z10
-	VMOVDQA64       Z2, Z16
-	VPDPBUSD        Z10, Z7, Z16
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z7, Z13, Z13
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW       Z16, Z15, Z15
-	VPDPWSSD        Z7, Z15, Z13
-	VMOVDQU64       k_entries_iq2s_0_1_64<>+0(SB), Z7
-	VPERMI2B        Z12, Z11, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z8
-	KMOVQ           34(BX)(AX*1), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z10
-	VPDPBUSD        Z8, Z7, Z10
-	VMOVDQU64       k_entries_iq2s_1_1_64<>+0(SB), Z7
-	VPERMI2B        Z12, Z11, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z8
-	KMOVQ           42(BX)(AX*1), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z14
-	VPDPBUSD        Z8, Z7, Z14
-	VMOVDQU64       k_entries_iq2s_2_1_64<>+0(SB), Z7
-	VPERMI2B        Z12, Z11, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z8
-	KMOVQ           50(BX)(AX*1), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z15
-	VPDPBUSD        Z8, Z7, Z15
-	VMOVDQU64       k_entries_iq2s_3_1_64<>+0(SB), Z7
-	VPERMI2B        Z12, Z11, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z8
-	KMOVQ           58(BX)(AX*1), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z11
-	VPDPBUSD        Z8, Z7, Z11
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z14, Z10, Z10
-	VPMADDWD        Z7, Z10, Z10
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z11, Z15, Z15
-	VPDPWSSD        Z7, Z15, Z10
-	VBROADCASTI64X4 2(BX)(AX*2), Z7
-	VINSERTI64X4    $0x01, 2(BX)(SI*1), Z7, Z7
-	VPMOVB2M        Z7, K1
-	MOVQ            $0x5555555555555555, R15
-	MOVQ            66(BX)(AX*2), R13
-	MOVQ            66(BX)(SI*1), R14
-	PEXTQ           R15, R13, R13
-	PEXTQ           R15, R14, R14
-	SHLQ            $0x20, R14
-	ORQ             R14, R13
-	KMOVQ           R13, K2
-	MOVQ            66(BX)(AX*2), R13
-	MOVQ            66(BX)(SI*1), R14
-	SHRQ            $0x01, R13
-	SHRQ            $0x01, R14
-	PEXTQ           R15, R13, R13
-	PEXTQ           R15, R14, R14
-	SHLQ            $0x20, R14
-	ORQ             R14, R13
-	KMOVQ           R13, K3
-	VPBROADCASTQ    74(BX)(AX*2), Z8
-	VMOVDQU64       k_nibbles_of_8_64<>+0(SB), Z9
-	VPMULTISHIFTQB  Z8, Z9, Z8
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z9
-	VPERMB          Z9, Z8, Z8
-	VPBROADCASTQ    74(BX)(SI*1), Z9
-	VMOVDQU64       k_nibbles_of_8_64<>+0(SB), Z11
-	VPMULTISHIFTQB  Z9, Z11, Z9
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z11
-	VPERMB          Z11, Z9, Z9
-	VMOVDQA64       Z7, Z12
-	VMOVDQU64       (R11), Z11
-	VPERMI2B        64(R11), Z11, Z12
-	VMOVDQA64       Z7, Z14
-	VMOVDQU64       128(R11), Z11
-	VPERMI2B        192(R11), Z11, Z14
-	VMOVDQA64       Z7, Z15
-	VMOVDQU64       256(R11), Z11
-	VPERMI2B        320(R11), Z11, Z15
-	VMOVDQA64       Z7, Z16
-	VMOVDQU64       384(R11), Z11
-	VPERMI2B        448(R11), Z11, Z16
-	VMOVDQA64       Z7, Z17
-	VMOVDQU64       512(R11), Z11
-	VPERMI2B        576(R11), Z11, Z17
-	VMOVDQA64       Z7, Z18
-	VMOVDQU64       640(R11), Z11
-	VPERMI2B        704(R11), Z11, Z18
-	VMOVDQA64       Z7, Z19
-	VMOVDQU64       768(R11), Z11
-	VPERMI2B        832(R11), Z11, Z19
-	VMOVDQA64       Z7, Z20
-	VMOVDQU64       896(R11), Z11
-	VPERMI2B        960(R11), Z11, Z20
-	VMOVDQU8        Z14, K1, Z12
-	VMOVDQU8        Z16, K1, Z15
-	VMOVDQU8        Z18, K1, Z17
-	VMOVDQU8        Z20, K1, Z19
-	VMOVDQU8        Z15, K2, Z12
-	VMOVDQU8        Z19, K2, Z17
-	VMOVDQU8        Z17, K3, Z12
-	VMOVDQA64       Z7, Z14
-	VMOVDQU64       1024(R11), Z11
-	VPERMI2B        1088(R11), Z11, Z14
-	VMOVDQA64       Z7, Z15
-	VMOVDQU64       1152(R11), Z11
-	VPERMI2B        1216(R11), Z11, Z15
-	VMOVDQA64       Z7, Z16
-	VMOVDQU64       1280(R11), Z11
-	VPERMI2B        1344(R11), Z11, Z16
-	VMOVDQA64       Z7, Z17
-	VMOVDQU64       1408(R11), Z11
-	VPERMI2B        1472(R11), Z11, Z17
-	VMOVDQA64       Z7, Z18
-	VMOVDQU64       1536(R11), Z11
-	VPERMI2B        1600(R11), Z11, Z18
-	VMOVDQA64       Z7, Z19
-	VMOVDQU64       1664(R11), Z11
-	VPERMI2B        1728(R11), Z11, Z19
-	VMOVDQA64       Z7, Z20
-	VMOVDQU64       1792(R11), Z11
-	VPERMI2B        1856(R11), Z11, Z20
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       1920(R11), Z7
-	VPERMI2B        1984(R11), Z7, Z11
-	VMOVDQU8        Z15, K1, Z14
-	VMOVDQU8        Z17, K1, Z16
-	VMOVDQU8        Z19, K1, Z18
-	VMOVDQU8        Z11, K1, Z20
-	VMOVDQU8        Z16, K2, Z14
-	VMOVDQU8        Z20, K2, Z18
-	VMOVDQU8        Z18, K3, Z14
-	VMOVDQU64       k_entries_iq2s_0_0_64<>+0(SB), Z7
-	VPERMI2B        Z14, Z12, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z11
-	KMOVQ           34(BX)(AX*2), K1
-	VPSUBB          Z11, Z2, K1, Z11
-	VMOVDQA64       Z2, Z15
-	VPDPBUSD        Z11, Z7, Z15
-	VMOVDQU64       k_entries_iq2s_1_0_64<>+0(SB), Z7
-	VPERMI2B        Z14, Z12, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z11
-	KMOVQ           42(BX)(AX*2), K1
-	VPSUBB          Z11, Z2, K1, Z11
-	VMOVDQA64       Z2, Z16
-	VPDPBUSD        Z11, Z7, Z16
-	VMOVDQU64       k_entries_iq2s_2_0_64<>+0(SB), Z7
-	VPERMI2B        Z14, Z12, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z11
-	KMOVQ           50(BX)(AX*2), K1
-	VPSUBB          Z11, Z2, K1, Z11
-	VMOVDQA64       Z2, Z17
-	VPDPBUSD        Z11, Z7, Z17
-	VMOVDQU64       k_entries_iq2s_3_0_64<>+0(SB), Z7
-	VPERMI2B        Z14, Z12, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z11
-	KMOVQ           58(BX)(AX*2), K1
-	VPSUBB          Z11, Z2, K1, Z11
-	VMOVDQA64       Z2, Z18
-	VPDPBUSD        Z11, Z7, Z18
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z8, Z7
-	VPACKSSDW       Z16, Z15, Z15
-	VPMADDWD        Z7, Z15, Z15
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z8, Z7
-	VPACKSSDW       Z18, Z17, Z17
-	VPDPWSSD        Z7, Z17, Z15
-	VMOVDQU64       k_entries_iq2s_0_1_64<>+0(SB), Z7
-	VPERMI2B        Z14, Z12, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z8
-	KMOVQ           34(BX)(SI*1), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z11
-	VPDPBUSD        Z8, Z7, Z11
-	VMOVDQU64       k_entries_iq2s_1_1_64<>+0(SB), Z7
-	VPERMI2B        Z14, Z12, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z8
-	KMOVQ           42(BX)(SI*1), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z16
-	VPDPBUSD        Z8, Z7, Z16
-	VMOVDQU64       k_entries_iq2s_2_1_64<>+0(SB), Z7
-	VPERMI2B        Z14, Z12, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z8
-	KMOVQ           50(BX)(SI*1), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z17
-	VPDPBUSD        Z8, Z7, Z17
-	VMOVDQU64       k_entries_iq2s_3_1_64<>+0(SB), Z7
-	VPERMI2B        Z14, Z12, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z8
-	KMOVQ           58(BX)(SI*1), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z12
-	VPDPBUSD        Z8, Z7, Z12
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z16, Z11, Z11
-	VPMADDWD        Z7, Z11, Z11
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z12, Z17, Z17
-	VPDPWSSD        Z7, Z17, Z11
-	VPUNPCKHDQ      Z10, Z13, Z7
-	VPUNPCKLDQ      Z10, Z13, Z13
-	VPADDD          Z7, Z13, Z13
-	VPUNPCKHDQ      Z11, Z15, Z7
-	VPUNPCKLDQ      Z11, Z15, Z15
-	VPADDD          Z7, Z15, Z15
-	VPUNPCKHQDQ     Z15, Z13, Z7
-	VPUNPCKLQDQ     Z15, Z13, Z13
-	VPADDD          Z7, Z13, Z13
-	VEXTRACTI64X4   $0x01, Z13, Y7
-	VPADDD          Y7, Y13, Y13
-	VEXTRACTI32X4   $0x01, Y13, X7
-	VPADDD          X7, X13, X7
-	VXORPS          X8, X8, X8
-	VPINSRW         $0x00, (BX), X8, X8
-	VPINSRW         $0x01, (BX)(AX*1), X8, X8
-	VPINSRW         $0x02, (BX)(AX*2), X8, X8
-	VPINSRW         $0x03, (BX)(SI*1), X8, X8
-	VCVTPH2PS       X8, X8
-	VMULPS          k_parts_8<>+0(SB), X8, X8
-	VBROADCASTSS    (R9), X9
-	VCVTDQ2PS       X7, X7
-	VMULPS          X9, X8, X8
-	VMULPS          X7, X8, X8
-	VADDPS          X8, X3, X8
-	VMOVAPS         X4, X3
-	VMOVAPS         X5, X4
-	VMOVAPS         X6, X5
-	VMOVAPS         X8, X6
-	ADDQ            $0x52, BX
-	ADDQ            $0x52, DI
-	ADDQ            $0x00000100, R8
-	ADDQ            $0x04, R9
-	ADDQ            $0x30, R10
-	DECQ            R12
-	JNZ             block
-	MOVQ            nb+56(FP), R12
-	TESTQ           $0x00000001, R12
-	JZ              even
-	VADDPS          X3, X6, X6
-	VADDPS          X5, X4, X4
-	VADDPS          X4, X6, X3
-	JMP             store
-
-even:
-	VADDPS X4, X3, X3
-	VADDPS X6, X5, X5
-	VADDPS X5, X3, X3
-
-store:
-	VMOVUPS X3, (DX)
-	ADDQ    $0x10, DX
-	LEAQ    (CX)(AX*4), CX
-	DECQ    count+64(FP)
-	JNZ     next
-	VZEROUPPER
-	RET
-
-DATA k_levels_iq2s_64<>+0(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2s_64<>+8(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2s_64<>+16(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2s_64<>+24(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2s_64<>+32(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2s_64<>+40(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2s_64<>+48(SB)/8, $0x002b1908002b1908
-DATA k_levels_iq2s_64<>+56(SB)/8, $0x002b1908002b1908
-GLOBL k_levels_iq2s_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2s_0_0_64<>+0(SB)/8, $0x0000000000004000
-DATA k_entries_iq2s_0_0_64<>+8(SB)/8, $0x0000000000004101
-DATA k_entries_iq2s_0_0_64<>+16(SB)/8, $0x0000000000004202
-DATA k_entries_iq2s_0_0_64<>+24(SB)/8, $0x0000000000004303
-DATA k_entries_iq2s_0_0_64<>+32(SB)/8, $0x0000000000004404
-DATA k_entries_iq2s_0_0_64<>+40(SB)/8, $0x0000000000004505
-DATA k_entries_iq2s_0_0_64<>+48(SB)/8, $0x0000000000004606
-DATA k_entries_iq2s_0_0_64<>+56(SB)/8, $0x0000000000004707
-GLOBL k_entries_iq2s_0_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2s_1_0_64<>+0(SB)/8, $0x0000000000004808
-DATA k_entries_iq2s_1_0_64<>+8(SB)/8, $0x0000000000004909
-DATA k_entries_iq2s_1_0_64<>+16(SB)/8, $0x0000000000004a0a
-DATA k_entries_iq2s_1_0_64<>+24(SB)/8, $0x0000000000004b0b
-DATA k_entries_iq2s_1_0_64<>+32(SB)/8, $0x0000000000004c0c
-DATA k_entries_iq2s_1_0_64<>+40(SB)/8, $0x0000000000004d0d
-DATA k_entries_iq2s_1_0_64<>+48(SB)/8, $0x0000000000004e0e
-DATA k_entries_iq2s_1_0_64<>+56(SB)/8, $0x0000000000004f0f
-GLOBL k_entries_iq2s_1_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2s_2_0_64<>+0(SB)/8, $0x0000000000005010
-DATA k_entries_iq2s_2_0_64<>+8(SB)/8, $0x0000000000005111
-DATA k_entries_iq2s_2_0_64<>+16(SB)/8, $0x0000000000005212
-DATA k_entries_iq2s_2_0_64<>+24(SB)/8, $0x0000000000005313
-DATA k_entries_iq2s_2_0_64<>+32(SB)/8, $0x0000000000005414
-DATA k_entries_iq2s_2_0_64<>+40(SB)/8, $0x0000000000005515
-DATA k_entries_iq2s_2_0_64<>+48(SB)/8, $0x0000000000005616
-DATA k_entries_iq2s_2_0_64<>+56(SB)/8, $0x0000000000005717
-GLOBL k_entries_iq2s_2_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2s_3_0_64<>+0(SB)/8, $0x0000000000005818
-DATA k_entries_iq2s_3_0_64<>+8(SB)/8, $0x0000000000005919
-DATA k_entries_iq2s_3_0_64<>+16(SB)/8, $0x0000000000005a1a
-DATA k_entries_iq2s_3_0_64<>+24(SB)/8, $0x0000000000005b1b
-DATA k_entries_iq2s_3_0_64<>+32(SB)/8, $0x0000000000005c1c
-DATA k_entries_iq2s_3_0_64<>+40(SB)/8, $0x0000000000005d1d
-DATA k_entries_iq2s_3_0_64<>+48(SB)/8, $0x0000000000005e1e
-DATA k_entries_iq2s_3_0_64<>+56(SB)/8, $0x0000000000005f1f
-GLOBL k_entries_iq2s_3_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2s_0_1_64<>+0(SB)/8, $0x0000000000006020
-DATA k_entries_iq2s_0_1_64<>+8(SB)/8, $0x0000000000006121
-DATA k_entries_iq2s_0_1_64<>+16(SB)/8, $0x0000000000006222
-DATA k_entries_iq2s_0_1_64<>+24(SB)/8, $0x0000000000006323
-DATA k_entries_iq2s_0_1_64<>+32(SB)/8, $0x0000000000006424
-DATA k_entries_iq2s_0_1_64<>+40(SB)/8, $0x0000000000006525
-DATA k_entries_iq2s_0_1_64<>+48(SB)/8, $0x0000000000006626
-DATA k_entries_iq2s_0_1_64<>+56(SB)/8, $0x0000000000006727
-GLOBL k_entries_iq2s_0_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2s_1_1_64<>+0(SB)/8, $0x0000000000006828
-DATA k_entries_iq2s_1_1_64<>+8(SB)/8, $0x0000000000006929
-DATA k_entries_iq2s_1_1_64<>+16(SB)/8, $0x0000000000006a2a
-DATA k_entries_iq2s_1_1_64<>+24(SB)/8, $0x0000000000006b2b
-DATA k_entries_iq2s_1_1_64<>+32(SB)/8, $0x0000000000006c2c
-DATA k_entries_iq2s_1_1_64<>+40(SB)/8, $0x0000000000006d2d
-DATA k_entries_iq2s_1_1_64<>+48(SB)/8, $0x0000000000006e2e
-DATA k_entries_iq2s_1_1_64<>+56(SB)/8, $0x0000000000006f2f
-GLOBL k_entries_iq2s_1_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2s_2_1_64<>+0(SB)/8, $0x0000000000007030
-DATA k_entries_iq2s_2_1_64<>+8(SB)/8, $0x0000000000007131
-DATA k_entries_iq2s_2_1_64<>+16(SB)/8, $0x0000000000007232
-DATA k_entries_iq2s_2_1_64<>+24(SB)/8, $0x0000000000007333
-DATA k_entries_iq2s_2_1_64<>+32(SB)/8, $0x0000000000007434
-DATA k_entries_iq2s_2_1_64<>+40(SB)/8, $0x0000000000007535
-DATA k_entries_iq2s_2_1_64<>+48(SB)/8, $0x0000000000007636
-DATA k_entries_iq2s_2_1_64<>+56(SB)/8, $0x0000000000007737
-GLOBL k_entries_iq2s_2_1_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq2s_3_1_64<>+0(SB)/8, $0x0000000000007838
-DATA k_entries_iq2s_3_1_64<>+8(SB)/8, $0x0000000000007939
-DATA k_entries_iq2s_3_1_64<>+16(SB)/8, $0x0000000000007a3a
-DATA k_entries_iq2s_3_1_64<>+24(SB)/8, $0x0000000000007b3b
-DATA k_entries_iq2s_3_1_64<>+32(SB)/8, $0x0000000000007c3c
-DATA k_entries_iq2s_3_1_64<>+40(SB)/8, $0x0000000000007d3d
-DATA k_entries_iq2s_3_1_64<>+48(SB)/8, $0x0000000000007e3e
-DATA k_entries_iq2s_3_1_64<>+56(SB)/8, $0x0000000000007f3f
-GLOBL k_entries_iq2s_3_1_64<>(SB), RODATA|NOPTR, $64
-
-// func iq3xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
-TEXT ·iq3xxsRowsAVX512(SB), $200-72
-	MOVQ      stride+24(FP), AX
-	MOVQ      w+16(FP), CX
-	MOVQ      dst+0(FP), DX
-	LEAQ      (AX)(AX*2), SI
-	MOVQ      ·bookiq3xxs+0(SB), R11
-	VMOVDQU32 k_cut_4_64<>+0(SB), Z0
-	VMOVDQU32 k_levels_iq3xxs_64<>+0(SB), Z1
-	VXORPS    Z2, Z2, Z2
-	MOVQ      AX, BX
-	SHLQ      $0x02, BX
-	MOVQ      BX, DI
-	JZ        still
-
-further:
-	CMPQ DI, $0x00002000
-	JAE  still
-	ADDQ BX, DI
-	JMP  further
-
-still:
-	MOVQ DI, 192(SP)
-
-next:
-	MOVQ   CX, BX
-	MOVQ   CX, DI
-	ADDQ   192(SP), DI
-	MOVQ   q+32(FP), R8
-	MOVQ   d+40(FP), R9
-	MOVQ   sums+48(FP), R10
-	MOVQ   nb+56(FP), R12
-	VXORPS X3, X3, X3
-	VXORPS X4, X4, X4
-	VXORPS X5, X5, X5
-	VXORPS X6, X6, X6
-
-block:
-	PREFETCHT0      (DI)
-	PREFETCHT0      64(DI)
-	PREFETCHT0      (DI)(AX*1)
-	PREFETCHT0      64(DI)(AX*1)
-	PREFETCHT0      (DI)(AX*2)
-	PREFETCHT0      64(DI)(AX*2)
-	PREFETCHT0      (DI)(SI*1)
-	PREFETCHT0      64(DI)(SI*1)
-	VMOVDQU64       2(BX), Z7
-	VBROADCASTI64X4 66(BX), Z8
-	VMOVDQU64       k_sign_words_64<>+0(SB), Z10
-	VPMULTISHIFTQB  Z8, Z10, Z9
-	VMOVDQU64       k_parity_0<>+0(SB), Z10
-	VGF2P8AFFINEQB  $0x00, Z10, Z9, Z9
-	VMOVDQU32       Z9, (SP)
-	VMOVDQU64       k_top_nibbles_3_64<>+0(SB), Z9
-	VPERMB          Z8, Z9, Z9
-	VPSRLW          $0x04, Z9, Z9
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z8
-	VPERMB          Z8, Z9, Z9
-	VPMOVB2M        Z7, K1
-	VMOVDQA64       Z7, Z10
-	VMOVDQU64       (R11), Z8
-	VPERMI2B        64(R11), Z8, Z10
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       128(R11), Z8
-	VPERMI2B        192(R11), Z8, Z11
-	VMOVDQU8        Z11, K1, Z10
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       256(R11), Z8
-	VPERMI2B        320(R11), Z8, Z11
-	VMOVDQA64       Z7, Z8
-	VMOVDQU64       384(R11), Z7
-	VPERMI2B        448(R11), Z7, Z8
-	VMOVDQU8        Z8, K1, Z11
-	VMOVDQU64       k_entries_iq3xxs_0_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z8
-	KMOVQ           (SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z12
-	VPDPBUSD        Z8, Z7, Z12
-	VMOVDQU64       k_entries_iq3xxs_1_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z8
-	KMOVQ           8(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z13
-	VPDPBUSD        Z8, Z7, Z13
-	VMOVDQU64       k_entries_iq3xxs_2_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z8
-	KMOVQ           16(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z14
-	VPDPBUSD        Z8, Z7, Z14
-	VMOVDQU64       k_entries_iq3xxs_3_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z8
-	KMOVQ           24(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z10
-	VPDPBUSD        Z8, Z7, Z10
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z7, Z12, Z12
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z10, Z14, Z14
-	VPDPWSSD        Z7, Z14, Z12
-	VMOVDQU64       2(BX)(AX*1), Z7
-	VBROADCASTI64X4 66(BX)(AX*1), Z8
-	VMOVDQU64       k_sign_words_64<>+0(SB), Z10
-	VPMULTISHIFTQB  Z8, Z10, Z9
-	VMOVDQU64       k_parity_0<>+0(SB), Z10
-	VGF2P8AFFINEQB  $0x00, Z10, Z9, Z9
-	VMOVDQU32       Z9, (SP)
-	VMOVDQU64       k_top_nibbles_3_64<>+0(SB), Z9
-	VPERMB          Z8, Z9, Z9
-	VPSRLW          $0x04, Z9, Z9
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z8
-	VPERMB          Z8, Z9, Z9
-	VPMOVB2M        Z7, K1
-	VMOVDQA64       Z7, Z10
-	VMOVDQU64       (R11), Z8
-	VPERMI2B        64(R11), Z8, Z10
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       128(R11), Z8
-	VPERMI2B        192(R11), Z8, Z11
-	VMOVDQU8        Z11, K1, Z10
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       256(R11), Z8
-	VPERMI2B        320(R11), Z8, Z11
-	VMOVDQA64       Z7, Z8
-	VMOVDQU64       384(R11), Z7
-	VPERMI2B        448(R11), Z7, Z8
-	VMOVDQU8        Z8, K1, Z11
-	VMOVDQU64       k_entries_iq3xxs_0_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z8
-	KMOVQ           (SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z13
-	VPDPBUSD        Z8, Z7, Z13
-	VMOVDQU64       k_entries_iq3xxs_1_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z8
-	KMOVQ           8(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z14
-	VPDPBUSD        Z8, Z7, Z14
-	VMOVDQU64       k_entries_iq3xxs_2_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z8
-	KMOVQ           16(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z15
-	VPDPBUSD        Z8, Z7, Z15
-	VMOVDQU64       k_entries_iq3xxs_3_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z8
-	KMOVQ           24(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z10
-	VPDPBUSD        Z8, Z7, Z10
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z7, Z13, Z13
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z10, Z15, Z15
-	VPDPWSSD        Z7, Z15, Z13
-	VMOVDQU64       2(BX)(AX*2), Z7
-	VBROADCASTI64X4 66(BX)(AX*2), Z8
-	VMOVDQU64       k_sign_words_64<>+0(SB), Z10
-	VPMULTISHIFTQB  Z8, Z10, Z9
-	VMOVDQU64       k_parity_0<>+0(SB), Z10
-	VGF2P8AFFINEQB  $0x00, Z10, Z9, Z9
-	VMOVDQU32       Z9, (SP)
-	VMOVDQU64       k_top_nibbles_3_64<>+0(SB), Z9
-	VPERMB          Z8, Z9, Z9
-	VPSRLW          $0x04, Z9, Z9
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z8
-	VPERMB          Z8, Z9, Z9
-	VPMOVB2M        Z7, K1
-	VMOVDQA64       Z7, Z10
-	VMOVDQU64       (R11), Z8
-	VPERMI2B        64(R11), Z8, Z10
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       128(R11), Z8
-	VPERMI2B        192(R11), Z8, Z11
-	VMOVDQU8        Z11, K1, Z10
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       256(R11), Z8
-	VPERMI2B        320(R11), Z8, Z11
-	VMOVDQA64       Z7, Z8
-	VMOVDQU64       384(R11), Z7
-	VPERMI2B        448(R11), Z7, Z8
-	VMOVDQU8        Z8, K1, Z11
-	VMOVDQU64       k_entries_iq3xxs_0_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z8
-	KMOVQ           (SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z14
-	VPDPBUSD        Z8, Z7, Z14
-	VMOVDQU64       k_entries_iq3xxs_1_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z8
-	KMOVQ           8(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z15
-	VPDPBUSD        Z8, Z7, Z15
-	VMOVDQU64       k_entries_iq3xxs_2_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z8
-	KMOVQ           16(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z16
-	VPDPBUSD        Z8, Z7, Z16
-	VMOVDQU64       k_entries_iq3xxs_3_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z8
-	KMOVQ           24(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z10
-	VPDPBUSD        Z8, Z7, Z10
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z15, Z14, Z14
-	VPMADDWD        Z7, Z14, Z14
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z10, Z16, Z16
-	VPDPWSSD        Z7, Z16, Z14
-	VMOVDQU64       2(BX)(SI*1), Z7
-	VBROADCASTI64X4 66(BX)(SI*1), Z8
-	VMOVDQU64       k_sign_words_64<>+0(SB), Z10
-	VPMULTISHIFTQB  Z8, Z10, Z9
-	VMOVDQU64       k_parity_0<>+0(SB), Z10
-	VGF2P8AFFINEQB  $0x00, Z10, Z9, Z9
-	VMOVDQU32       Z9, (SP)
-	VMOVDQU64       k_top_nibbles_3_64<>+0(SB), Z9
-	VPERMB          Z8, Z9, Z9
-	VPSRLW          $0x04, Z9, Z9
-	VMOVDQU64       k_odd_scales_64<>+0(SB), Z8
-	VPERMB          Z8, Z9, Z9
-	VPMOVB2M        Z7, K1
-	VMOVDQA64       Z7, Z10
-	VMOVDQU64       (R11), Z8
-	VPERMI2B        64(R11), Z8, Z10
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       128(R11), Z8
-	VPERMI2B        192(R11), Z8, Z11
-	VMOVDQU8        Z11, K1, Z10
-	VMOVDQA64       Z7, Z11
-	VMOVDQU64       256(R11), Z8
-	VPERMI2B        320(R11), Z8, Z11
-	VMOVDQA64       Z7, Z8
-	VMOVDQU64       384(R11), Z7
-	VPERMI2B        448(R11), Z7, Z8
-	VMOVDQU8        Z8, K1, Z11
-	VMOVDQU64       k_entries_iq3xxs_0_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       (R8), Z8
-	KMOVQ           (SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z15
-	VPDPBUSD        Z8, Z7, Z15
-	VMOVDQU64       k_entries_iq3xxs_1_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       64(R8), Z8
-	KMOVQ           8(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z16
-	VPDPBUSD        Z8, Z7, Z16
-	VMOVDQU64       k_entries_iq3xxs_2_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       128(R8), Z8
-	KMOVQ           16(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z17
-	VPDPBUSD        Z8, Z7, Z17
-	VMOVDQU64       k_entries_iq3xxs_3_0_64<>+0(SB), Z7
-	VPERMI2B        Z11, Z10, Z7
-	VPMULTISHIFTQB  Z7, Z0, Z7
-	VPERMB          Z1, Z7, Z7
-	VMOVDQU64       192(R8), Z8
-	KMOVQ           24(SP), K1
-	VPSUBB          Z8, Z2, K1, Z8
-	VMOVDQA64       Z2, Z10
-	VPDPBUSD        Z8, Z7, Z10
-	VPSHUFB         k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z16, Z15, Z15
-	VPMADDWD        Z7, Z15, Z15
-	VPSHUFB         k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW       Z10, Z17, Z17
-	VPDPWSSD        Z7, Z17, Z15
-	VPUNPCKHDQ      Z13, Z12, Z7
-	VPUNPCKLDQ      Z13, Z12, Z12
-	VPADDD          Z7, Z12, Z12
-	VPUNPCKHDQ      Z15, Z14, Z7
-	VPUNPCKLDQ      Z15, Z14, Z14
-	VPADDD          Z7, Z14, Z14
-	VPUNPCKHQDQ     Z14, Z12, Z7
-	VPUNPCKLQDQ     Z14, Z12, Z12
-	VPADDD          Z7, Z12, Z12
-	VEXTRACTI64X4   $0x01, Z12, Y7
-	VPADDD          Y7, Y12, Y12
-	VEXTRACTI32X4   $0x01, Y12, X7
-	VPADDD          X7, X12, X7
-	VXORPS          X8, X8, X8
-	VPINSRW         $0x00, (BX), X8, X8
-	VPINSRW         $0x01, (BX)(AX*1), X8, X8
-	VPINSRW         $0x02, (BX)(AX*2), X8, X8
-	VPINSRW         $0x03, (BX)(SI*1), X8, X8
-	VCVTPH2PS       X8, X8
-	VMULPS          k_parts_4<>+0(SB), X8, X8
-	VBROADCASTSS    (R9), X9
-	VCVTDQ2PS       X7, X7
-	VMULPS          X9, X8, X8
-	VMULPS          X7, X8, X8
-	VADDPS          X8, X3, X8
-	VMOVAPS         X4, X3
-	VMOVAPS         X5, X4
-	VMOVAPS         X6, X5
-	VMOVAPS         X8, X6
-	ADDQ            $0x62, BX
-	ADDQ            $0x62, DI
-	ADDQ            $0x00000100, R8
-	ADDQ            $0x04, R9
-	ADDQ            $0x30, R10
-	DECQ            R12
-	JNZ             block
-	MOVQ            nb+56(FP), R12
-	TESTQ           $0x00000001, R12
-	JZ              even
-	VADDPS          X3, X6, X6
-	VADDPS          X5, X4, X4
-	VADDPS          X4, X6, X3
-	JMP             store
-
-even:
-	VADDPS X4, X3, X3
-	VADDPS X6, X5, X5
-	VADDPS X5, X3, X3
-
-store:
-	VMOVUPS X3, (DX)
-	ADDQ    $0x10, DX
-	LEAQ    (CX)(AX*4), CX
-	DECQ    count+64(FP)
-	JNZ     next
-	VZEROUPPER
-	RET
-
-DATA k_cut_4_64<>+0(SB)/8, $0x2b2823200b080300
-DATA k_cut_4_64<>+8(SB)/8, $0x2b2823200b080300
-DATA k_cut_4_64<>+16(SB)/8, $0x2b2823200b080300
-DATA k_cut_4_64<>+24(SB)/8, $0x2b2823200b080300
-DATA k_cut_4_64<>+32(SB)/8, $0x2b2823200b080300
-DATA k_cut_4_64<>+40(SB)/8, $0x2b2823200b080300
-DATA k_cut_4_64<>+48(SB)/8, $0x2b2823200b080300
-DATA k_cut_4_64<>+56(SB)/8, $0x2b2823200b080300
-GLOBL k_cut_4_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_levels_iq3xxs_64<>+0(SB)/8, $0x3e342c241c140c04
-DATA k_levels_iq3xxs_64<>+8(SB)/8, $0x3e342c241c140c04
-DATA k_levels_iq3xxs_64<>+16(SB)/8, $0x3e342c241c140c04
-DATA k_levels_iq3xxs_64<>+24(SB)/8, $0x3e342c241c140c04
-DATA k_levels_iq3xxs_64<>+32(SB)/8, $0x3e342c241c140c04
-DATA k_levels_iq3xxs_64<>+40(SB)/8, $0x3e342c241c140c04
-DATA k_levels_iq3xxs_64<>+48(SB)/8, $0x3e342c241c140c04
-DATA k_levels_iq3xxs_64<>+56(SB)/8, $0x3e342c241c140c04
-GLOBL k_levels_iq3xxs_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3xxs_0_0_64<>+0(SB)/8, $0x0000410100004000
-DATA k_entries_iq3xxs_0_0_64<>+8(SB)/8, $0x0000430300004202
-DATA k_entries_iq3xxs_0_0_64<>+16(SB)/8, $0x0000450500004404
-DATA k_entries_iq3xxs_0_0_64<>+24(SB)/8, $0x0000470700004606
-DATA k_entries_iq3xxs_0_0_64<>+32(SB)/8, $0x0000490900004808
-DATA k_entries_iq3xxs_0_0_64<>+40(SB)/8, $0x00004b0b00004a0a
-DATA k_entries_iq3xxs_0_0_64<>+48(SB)/8, $0x00004d0d00004c0c
-DATA k_entries_iq3xxs_0_0_64<>+56(SB)/8, $0x00004f0f00004e0e
-GLOBL k_entries_iq3xxs_0_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3xxs_1_0_64<>+0(SB)/8, $0x0000511100005010
-DATA k_entries_iq3xxs_1_0_64<>+8(SB)/8, $0x0000531300005212
-DATA k_entries_iq3xxs_1_0_64<>+16(SB)/8, $0x0000551500005414
-DATA k_entries_iq3xxs_1_0_64<>+24(SB)/8, $0x0000571700005616
-DATA k_entries_iq3xxs_1_0_64<>+32(SB)/8, $0x0000591900005818
-DATA k_entries_iq3xxs_1_0_64<>+40(SB)/8, $0x00005b1b00005a1a
-DATA k_entries_iq3xxs_1_0_64<>+48(SB)/8, $0x00005d1d00005c1c
-DATA k_entries_iq3xxs_1_0_64<>+56(SB)/8, $0x00005f1f00005e1e
-GLOBL k_entries_iq3xxs_1_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3xxs_2_0_64<>+0(SB)/8, $0x0000612100006020
-DATA k_entries_iq3xxs_2_0_64<>+8(SB)/8, $0x0000632300006222
-DATA k_entries_iq3xxs_2_0_64<>+16(SB)/8, $0x0000652500006424
-DATA k_entries_iq3xxs_2_0_64<>+24(SB)/8, $0x0000672700006626
-DATA k_entries_iq3xxs_2_0_64<>+32(SB)/8, $0x0000692900006828
-DATA k_entries_iq3xxs_2_0_64<>+40(SB)/8, $0x00006b2b00006a2a
-DATA k_entries_iq3xxs_2_0_64<>+48(SB)/8, $0x00006d2d00006c2c
-DATA k_entries_iq3xxs_2_0_64<>+56(SB)/8, $0x00006f2f00006e2e
-GLOBL k_entries_iq3xxs_2_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3xxs_3_0_64<>+0(SB)/8, $0x0000713100007030
-DATA k_entries_iq3xxs_3_0_64<>+8(SB)/8, $0x0000733300007232
-DATA k_entries_iq3xxs_3_0_64<>+16(SB)/8, $0x0000753500007434
-DATA k_entries_iq3xxs_3_0_64<>+24(SB)/8, $0x0000773700007636
-DATA k_entries_iq3xxs_3_0_64<>+32(SB)/8, $0x0000793900007838
-DATA k_entries_iq3xxs_3_0_64<>+40(SB)/8, $0x00007b3b00007a3a
-DATA k_entries_iq3xxs_3_0_64<>+48(SB)/8, $0x00007d3d00007c3c
-DATA k_entries_iq3xxs_3_0_64<>+56(SB)/8, $0x00007f3f00007e3e
-GLOBL k_entries_iq3xxs_3_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_parts_4<>+0(SB)/8, $0x3e8000003e800000
-DATA k_parts_4<>+8(SB)/8, $0x3e8000003e800000
-DATA k_parts_4<>+16(SB)/8, $0x3e8000003e800000
-DATA k_parts_4<>+24(SB)/8, $0x3e8000003e800000
-GLOBL k_parts_4<>(SB), RODATA|NOPTR, $32
-
-// func iq3sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, F16C, MMX+
-TEXT ·iq3sRowsAVX512(SB), $200-72
-	MOVQ      stride+24(FP), AX
-	MOVQ      w+16(FP), CX
-	MOVQ      dst+0(FP), DX
-	LEAQ      (AX)(AX*2), SI
-	MOVQ      ·bookiq3s+0(SB), R11
-	VMOVDQU32 k_cut_4_64<>+0(SB), Z0
-	VMOVDQU32 k_levels_iq3s_64<>+0(SB), Z1
-	VXORPS    Z2, Z2, Z2
-	MOVQ      AX, BX
-	SHLQ      $0x02, BX
-	MOVQ      BX, DI
-	JZ        still
-
-further:
-	CMPQ DI, $0x00002000
-	JAE  still
-	ADDQ BX, DI
-	JMP  further
-
-still:
-	MOVQ DI, 192(SP)
-
-next:
-	MOVQ   CX, BX
-	MOVQ   CX, DI
-	ADDQ   192(SP), DI
-	MOVQ   q+32(FP), R8
-	MOVQ   d+40(FP), R9
-	MOVQ   sums+48(FP), R10
-	MOVQ   nb+56(FP), R12
-	VXORPS X3, X3, X3
-	VXORPS X4, X4, X4
-	VXORPS X5, X5, X5
-	VXORPS X6, X6, X6
-
-block:
-	PREFETCHT0     (DI)
-	PREFETCHT0     64(DI)
-	PREFETCHT0     (DI)(AX*1)
-	PREFETCHT0     64(DI)(AX*1)
-	PREFETCHT0     (DI)(AX*2)
-	PREFETCHT0     64(DI)(AX*2)
-	PREFETCHT0     (DI)(SI*1)
-	PREFETCHT0     64(DI)(SI*1)
-	VMOVDQU64      2(BX), Z7
-	KMOVQ          66(BX), K1
-	VPBROADCASTD   106(BX), Z9
-	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
-	VPMULTISHIFTQB Z9, Z8, Z9
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
-	VPERMB         Z8, Z9, Z9
-	VPMOVB2M       Z7, K2
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z8
-	VPERMI2B       64(R11), Z8, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z8
-	VPERMI2B       192(R11), Z8, Z11
-	VMOVDQA64      Z7, Z12
-	VMOVDQU64      256(R11), Z8
-	VPERMI2B       320(R11), Z8, Z12
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      384(R11), Z8
-	VPERMI2B       448(R11), Z8, Z13
-	VMOVDQU8       Z11, K2, Z10
-	VMOVDQU8       Z13, K2, Z12
-	VMOVDQU8       Z12, K1, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      512(R11), Z8
-	VPERMI2B       576(R11), Z8, Z11
-	VMOVDQA64      Z7, Z12
-	VMOVDQU64      640(R11), Z8
-	VPERMI2B       704(R11), Z8, Z12
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      768(R11), Z8
-	VPERMI2B       832(R11), Z8, Z13
-	VMOVDQA64      Z7, Z8
-	VMOVDQU64      896(R11), Z7
-	VPERMI2B       960(R11), Z7, Z8
-	VMOVDQU8       Z12, K2, Z11
-	VMOVDQU8       Z8, K2, Z13
-	VMOVDQU8       Z13, K1, Z11
-	VMOVDQU64      k_entries_iq3s_0_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z8
-	KMOVQ          74(BX), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z12
-	VPDPBUSD       Z8, Z7, Z12
-	VMOVDQU64      k_entries_iq3s_1_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z8
-	KMOVQ          82(BX), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z8, Z7, Z13
-	VMOVDQU64      k_entries_iq3s_2_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z8
-	KMOVQ          90(BX), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z8, Z7, Z14
-	VMOVDQU64      k_entries_iq3s_3_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z8
-	KMOVQ          98(BX), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z8, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z13, Z12, Z12
-	VPMADDWD       Z7, Z12, Z12
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z10, Z14, Z14
-	VPDPWSSD       Z7, Z14, Z12
-	VMOVDQU64      2(BX)(AX*1), Z7
-	KMOVQ          66(BX)(AX*1), K1
-	VPBROADCASTD   106(BX)(AX*1), Z9
-	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
-	VPMULTISHIFTQB Z9, Z8, Z9
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
-	VPERMB         Z8, Z9, Z9
-	VPMOVB2M       Z7, K2
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z8
-	VPERMI2B       64(R11), Z8, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z8
-	VPERMI2B       192(R11), Z8, Z11
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      256(R11), Z8
-	VPERMI2B       320(R11), Z8, Z13
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      384(R11), Z8
-	VPERMI2B       448(R11), Z8, Z14
-	VMOVDQU8       Z11, K2, Z10
-	VMOVDQU8       Z14, K2, Z13
-	VMOVDQU8       Z13, K1, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      512(R11), Z8
-	VPERMI2B       576(R11), Z8, Z11
-	VMOVDQA64      Z7, Z13
-	VMOVDQU64      640(R11), Z8
-	VPERMI2B       704(R11), Z8, Z13
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      768(R11), Z8
-	VPERMI2B       832(R11), Z8, Z14
-	VMOVDQA64      Z7, Z8
-	VMOVDQU64      896(R11), Z7
-	VPERMI2B       960(R11), Z7, Z8
-	VMOVDQU8       Z13, K2, Z11
-	VMOVDQU8       Z8, K2, Z14
-	VMOVDQU8       Z14, K1, Z11
-	VMOVDQU64      k_entries_iq3s_0_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z8
-	KMOVQ          74(BX)(AX*1), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z13
-	VPDPBUSD       Z8, Z7, Z13
-	VMOVDQU64      k_entries_iq3s_1_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z8
-	KMOVQ          82(BX)(AX*1), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z8, Z7, Z14
-	VMOVDQU64      k_entries_iq3s_2_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z8
-	KMOVQ          90(BX)(AX*1), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z8, Z7, Z15
-	VMOVDQU64      k_entries_iq3s_3_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z8
-	KMOVQ          98(BX)(AX*1), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z8, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z14, Z13, Z13
-	VPMADDWD       Z7, Z13, Z13
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z10, Z15, Z15
-	VPDPWSSD       Z7, Z15, Z13
-	VMOVDQU64      2(BX)(AX*2), Z7
-	KMOVQ          66(BX)(AX*2), K1
-	VPBROADCASTD   106(BX)(AX*2), Z9
-	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
-	VPMULTISHIFTQB Z9, Z8, Z9
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
-	VPERMB         Z8, Z9, Z9
-	VPMOVB2M       Z7, K2
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z8
-	VPERMI2B       64(R11), Z8, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z8
-	VPERMI2B       192(R11), Z8, Z11
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      256(R11), Z8
-	VPERMI2B       320(R11), Z8, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      384(R11), Z8
-	VPERMI2B       448(R11), Z8, Z15
-	VMOVDQU8       Z11, K2, Z10
-	VMOVDQU8       Z15, K2, Z14
-	VMOVDQU8       Z14, K1, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      512(R11), Z8
-	VPERMI2B       576(R11), Z8, Z11
-	VMOVDQA64      Z7, Z14
-	VMOVDQU64      640(R11), Z8
-	VPERMI2B       704(R11), Z8, Z14
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      768(R11), Z8
-	VPERMI2B       832(R11), Z8, Z15
-	VMOVDQA64      Z7, Z8
-	VMOVDQU64      896(R11), Z7
-	VPERMI2B       960(R11), Z7, Z8
-	VMOVDQU8       Z14, K2, Z11
-	VMOVDQU8       Z8, K2, Z15
-	VMOVDQU8       Z15, K1, Z11
-	VMOVDQU64      k_entries_iq3s_0_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z8
-	KMOVQ          74(BX)(AX*2), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z14
-	VPDPBUSD       Z8, Z7, Z14
-	VMOVDQU64      k_entries_iq3s_1_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z8
-	KMOVQ          82(BX)(AX*2), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z8, Z7, Z15
-	VMOVDQU64      k_entries_iq3s_2_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z8
-	KMOVQ          90(BX)(AX*2), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z8, Z7, Z16
-	VMOVDQU64      k_entries_iq3s_3_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z8
-	KMOVQ          98(BX)(AX*2), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z8, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z15, Z14, Z14
-	VPMADDWD       Z7, Z14, Z14
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z10, Z16, Z16
-	VPDPWSSD       Z7, Z16, Z14
-	VMOVDQU64      2(BX)(SI*1), Z7
-	KMOVQ          66(BX)(SI*1), K1
-	VPBROADCASTD   106(BX)(SI*1), Z9
-	VMOVDQU64      k_nibbles_of_4_64<>+0(SB), Z8
-	VPMULTISHIFTQB Z9, Z8, Z9
-	VMOVDQU64      k_odd_scales_64<>+0(SB), Z8
-	VPERMB         Z8, Z9, Z9
-	VPMOVB2M       Z7, K2
-	VMOVDQA64      Z7, Z10
-	VMOVDQU64      (R11), Z8
-	VPERMI2B       64(R11), Z8, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      128(R11), Z8
-	VPERMI2B       192(R11), Z8, Z11
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      256(R11), Z8
-	VPERMI2B       320(R11), Z8, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      384(R11), Z8
-	VPERMI2B       448(R11), Z8, Z16
-	VMOVDQU8       Z11, K2, Z10
-	VMOVDQU8       Z16, K2, Z15
-	VMOVDQU8       Z15, K1, Z10
-	VMOVDQA64      Z7, Z11
-	VMOVDQU64      512(R11), Z8
-	VPERMI2B       576(R11), Z8, Z11
-	VMOVDQA64      Z7, Z15
-	VMOVDQU64      640(R11), Z8
-	VPERMI2B       704(R11), Z8, Z15
-	VMOVDQA64      Z7, Z16
-	VMOVDQU64      768(R11), Z8
-	VPERMI2B       832(R11), Z8, Z16
-	VMOVDQA64      Z7, Z8
-	VMOVDQU64      896(R11), Z7
-	VPERMI2B       960(R11), Z7, Z8
-	VMOVDQU8       Z15, K2, Z11
-	VMOVDQU8       Z8, K2, Z16
-	VMOVDQU8       Z16, K1, Z11
-	VMOVDQU64      k_entries_iq3s_0_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      (R8), Z8
-	KMOVQ          74(BX)(SI*1), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z15
-	VPDPBUSD       Z8, Z7, Z15
-	VMOVDQU64      k_entries_iq3s_1_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      64(R8), Z8
-	KMOVQ          82(BX)(SI*1), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z16
-	VPDPBUSD       Z8, Z7, Z16
-	VMOVDQU64      k_entries_iq3s_2_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      128(R8), Z8
-	KMOVQ          90(BX)(SI*1), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z17
-	VPDPBUSD       Z8, Z7, Z17
-	VMOVDQU64      k_entries_iq3s_3_0_64<>+0(SB), Z7
-	VPERMI2B       Z11, Z10, Z7
-	VPMULTISHIFTQB Z7, Z0, Z7
-	VPERMB         Z1, Z7, Z7
-	VMOVDQU64      192(R8), Z8
-	KMOVQ          98(BX)(SI*1), K1
-	VPSUBB         Z8, Z2, K1, Z8
-	VMOVDQA64      Z2, Z10
-	VPDPBUSD       Z8, Z7, Z10
-	VPSHUFB        k_packed_scales_00_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z16, Z15, Z15
-	VPMADDWD       Z7, Z15, Z15
-	VPSHUFB        k_packed_scales_01_64<>+0(SB), Z9, Z7
-	VPACKSSDW      Z10, Z17, Z17
-	VPDPWSSD       Z7, Z17, Z15
-	VPUNPCKHDQ     Z13, Z12, Z7
-	VPUNPCKLDQ     Z13, Z12, Z12
-	VPADDD         Z7, Z12, Z12
-	VPUNPCKHDQ     Z15, Z14, Z7
-	VPUNPCKLDQ     Z15, Z14, Z14
-	VPADDD         Z7, Z14, Z14
-	VPUNPCKHQDQ    Z14, Z12, Z7
-	VPUNPCKLQDQ    Z14, Z12, Z12
-	VPADDD         Z7, Z12, Z12
-	VEXTRACTI64X4  $0x01, Z12, Y7
-	VPADDD         Y7, Y12, Y12
-	VEXTRACTI32X4  $0x01, Y12, X7
-	VPADDD         X7, X12, X7
-	VXORPS         X8, X8, X8
-	VPINSRW        $0x00, (BX), X8, X8
-	VPINSRW        $0x01, (BX)(AX*1), X8, X8
-	VPINSRW        $0x02, (BX)(AX*2), X8, X8
-	VPINSRW        $0x03, (BX)(SI*1), X8, X8
-	VCVTPH2PS      X8, X8
-	VBROADCASTSS   (R9), X9
-	VCVTDQ2PS      X7, X7
-	VMULPS         X9, X8, X8
-	VMULPS         X7, X8, X8
-	VADDPS         X8, X3, X8
-	VMOVAPS        X4, X3
-	VMOVAPS        X5, X4
-	VMOVAPS        X6, X5
-	VMOVAPS        X8, X6
-	ADDQ           $0x6e, BX
-	ADDQ           $0x6e, DI
-	ADDQ           $0x00000100, R8
-	ADDQ           $0x04, R9
-	ADDQ           $0x30, R10
-	DECQ           R12
-	JNZ            block
-	MOVQ           nb+56(FP), R12
-	TESTQ          $0x00000001, R12
-	JZ             even
-	VADDPS         X3, X6, X6
-	VADDPS         X5, X4, X4
-	VADDPS         X4, X6, X3
-	JMP            store
-
-even:
-	VADDPS X4, X3, X3
-	VADDPS X6, X5, X5
-	VADDPS X5, X3, X3
-
-store:
-	VMOVUPS X3, (DX)
-	ADDQ    $0x10, DX
-	LEAQ    (CX)(AX*4), CX
-	DECQ    count+64(FP)
-	JNZ     next
-	VZEROUPPER
-	RET
-
-DATA k_levels_iq3s_64<>+0(SB)/8, $0x0f0d0b0907050301
-DATA k_levels_iq3s_64<>+8(SB)/8, $0x0f0d0b0907050301
-DATA k_levels_iq3s_64<>+16(SB)/8, $0x0f0d0b0907050301
-DATA k_levels_iq3s_64<>+24(SB)/8, $0x0f0d0b0907050301
-DATA k_levels_iq3s_64<>+32(SB)/8, $0x0f0d0b0907050301
-DATA k_levels_iq3s_64<>+40(SB)/8, $0x0f0d0b0907050301
-DATA k_levels_iq3s_64<>+48(SB)/8, $0x0f0d0b0907050301
-DATA k_levels_iq3s_64<>+56(SB)/8, $0x0f0d0b0907050301
-GLOBL k_levels_iq3s_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_nibbles_of_4_64<>+0(SB)/8, $0x0c0c080804040000
-DATA k_nibbles_of_4_64<>+8(SB)/8, $0x1c1c181814141010
-DATA k_nibbles_of_4_64<>+16(SB)/8, $0x0c0c080804040000
-DATA k_nibbles_of_4_64<>+24(SB)/8, $0x1c1c181814141010
-DATA k_nibbles_of_4_64<>+32(SB)/8, $0x0c0c080804040000
-DATA k_nibbles_of_4_64<>+40(SB)/8, $0x1c1c181814141010
-DATA k_nibbles_of_4_64<>+48(SB)/8, $0x0c0c080804040000
-DATA k_nibbles_of_4_64<>+56(SB)/8, $0x1c1c181814141010
-GLOBL k_nibbles_of_4_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3s_0_0_64<>+0(SB)/8, $0x0000410100004000
-DATA k_entries_iq3s_0_0_64<>+8(SB)/8, $0x0000430300004202
-DATA k_entries_iq3s_0_0_64<>+16(SB)/8, $0x0000450500004404
-DATA k_entries_iq3s_0_0_64<>+24(SB)/8, $0x0000470700004606
-DATA k_entries_iq3s_0_0_64<>+32(SB)/8, $0x0000490900004808
-DATA k_entries_iq3s_0_0_64<>+40(SB)/8, $0x00004b0b00004a0a
-DATA k_entries_iq3s_0_0_64<>+48(SB)/8, $0x00004d0d00004c0c
-DATA k_entries_iq3s_0_0_64<>+56(SB)/8, $0x00004f0f00004e0e
-GLOBL k_entries_iq3s_0_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3s_1_0_64<>+0(SB)/8, $0x0000511100005010
-DATA k_entries_iq3s_1_0_64<>+8(SB)/8, $0x0000531300005212
-DATA k_entries_iq3s_1_0_64<>+16(SB)/8, $0x0000551500005414
-DATA k_entries_iq3s_1_0_64<>+24(SB)/8, $0x0000571700005616
-DATA k_entries_iq3s_1_0_64<>+32(SB)/8, $0x0000591900005818
-DATA k_entries_iq3s_1_0_64<>+40(SB)/8, $0x00005b1b00005a1a
-DATA k_entries_iq3s_1_0_64<>+48(SB)/8, $0x00005d1d00005c1c
-DATA k_entries_iq3s_1_0_64<>+56(SB)/8, $0x00005f1f00005e1e
-GLOBL k_entries_iq3s_1_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3s_2_0_64<>+0(SB)/8, $0x0000612100006020
-DATA k_entries_iq3s_2_0_64<>+8(SB)/8, $0x0000632300006222
-DATA k_entries_iq3s_2_0_64<>+16(SB)/8, $0x0000652500006424
-DATA k_entries_iq3s_2_0_64<>+24(SB)/8, $0x0000672700006626
-DATA k_entries_iq3s_2_0_64<>+32(SB)/8, $0x0000692900006828
-DATA k_entries_iq3s_2_0_64<>+40(SB)/8, $0x00006b2b00006a2a
-DATA k_entries_iq3s_2_0_64<>+48(SB)/8, $0x00006d2d00006c2c
-DATA k_entries_iq3s_2_0_64<>+56(SB)/8, $0x00006f2f00006e2e
-GLOBL k_entries_iq3s_2_0_64<>(SB), RODATA|NOPTR, $64
-
-DATA k_entries_iq3s_3_0_64<>+0(SB)/8, $0x0000713100007030
-DATA k_entries_iq3s_3_0_64<>+8(SB)/8, $0x0000733300007232
-DATA k_entries_iq3s_3_0_64<>+16(SB)/8, $0x0000753500007434
-DATA k_entries_iq3s_3_0_64<>+24(SB)/8, $0x0000773700007636
-DATA k_entries_iq3s_3_0_64<>+32(SB)/8, $0x0000793900007838
-DATA k_entries_iq3s_3_0_64<>+40(SB)/8, $0x00007b3b00007a3a
-DATA k_entries_iq3s_3_0_64<>+48(SB)/8, $0x00007d3d00007c3c
-DATA k_entries_iq3s_3_0_64<>+56(SB)/8, $0x00007f3f00007e3e
-GLOBL k_entries_iq3s_3_0_64<>(SB), RODATA|NOPTR, $64
-
 // func q5kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
 TEXT ·q5kRowsAVX512(SB), $200-72
@@ -8683,6 +6161,26 @@ store:
 	VZEROUPPER
 	RET
 
+DATA k_packed_scales_00_64<>+0(SB)/8, $0x8000800080008000
+DATA k_packed_scales_00_64<>+8(SB)/8, $0x8004800480048004
+DATA k_packed_scales_00_64<>+16(SB)/8, $0x8001800180018001
+DATA k_packed_scales_00_64<>+24(SB)/8, $0x8005800580058005
+DATA k_packed_scales_00_64<>+32(SB)/8, $0x8002800280028002
+DATA k_packed_scales_00_64<>+40(SB)/8, $0x8006800680068006
+DATA k_packed_scales_00_64<>+48(SB)/8, $0x8003800380038003
+DATA k_packed_scales_00_64<>+56(SB)/8, $0x8007800780078007
+GLOBL k_packed_scales_00_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_packed_scales_01_64<>+0(SB)/8, $0x8008800880088008
+DATA k_packed_scales_01_64<>+8(SB)/8, $0x800c800c800c800c
+DATA k_packed_scales_01_64<>+16(SB)/8, $0x8009800980098009
+DATA k_packed_scales_01_64<>+24(SB)/8, $0x800d800d800d800d
+DATA k_packed_scales_01_64<>+32(SB)/8, $0x800a800a800a800a
+DATA k_packed_scales_01_64<>+40(SB)/8, $0x800e800e800e800e
+DATA k_packed_scales_01_64<>+48(SB)/8, $0x800b800b800b800b
+DATA k_packed_scales_01_64<>+56(SB)/8, $0x800f800f800f800f
+GLOBL k_packed_scales_01_64<>(SB), RODATA|NOPTR, $64
+
 // func tq20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 // Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, AVX512VNNI, F16C, GFNI, MMX+
 TEXT ·tq20RowsAVX512(SB), $200-72
@@ -8845,6 +6343,3428 @@ DATA k_word_minus_1<>+40(SB)/8, $0xffffffffffffffff
 DATA k_word_minus_1<>+48(SB)/8, $0xffffffffffffffff
 DATA k_word_minus_1<>+56(SB)/8, $0xffffffffffffffff
 GLOBL k_word_minus_1<>(SB), RODATA|NOPTR, $64
+
+// func iq2xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, CMOV, F16C, GFNI, MMX+
+TEXT ·iq2xxsRowsAVX512(SB), $8-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq2xxs+0(SB), R10
+	VMOVDQU64 (R10), Z0
+	VMOVDQU64 256(R10), Z1
+	VMOVDQU64 128(R10), Z2
+	VMOVDQU64 384(R10), Z3
+	VMOVDQU32 k_levels_iq2xxs_64<>+0(SB), Z4
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, (SP)
+	JMP  constants
+
+next:
+	MOVQ           CX, BX
+	MOVQ           q+32(FP), DI
+	MOVQ           d+40(FP), R8
+	MOVQ           sums+48(FP), R9
+	MOVQ           nb+56(FP), R11
+	VXORPS         X6, X6, X6
+	VXORPS         X7, X7, X7
+	VXORPS         X8, X8, X8
+	VXORPS         X9, X9, X9
+	VXORPS         Z10, Z10, Z10
+	VXORPS         Z11, Z11, Z11
+	VXORPS         X12, X12, X12
+	VMOVDQU64      2(BX), Z5
+	VMOVDQU64      2(BX)(AX*2), Z18
+	VMOVDQA64      Z13, Z14
+	VPERMI2D       Z18, Z5, Z14
+	VMOVDQA64      Z15, Z16
+	VPERMI2D       Z18, Z5, Z16
+	VPMULTISHIFTQB Z16, Z17, Z5
+	VGF2P8AFFINEQB $0x00, Z19, Z5, Z18
+	VMOVDQU64      2(BX)(AX*1), Z5
+	VMOVDQU64      2(BX)(SI*1), Z22
+	VMOVDQA64      Z13, Z20
+	VPERMI2D       Z22, Z5, Z20
+	VMOVDQA64      Z15, Z21
+	VPERMI2D       Z22, Z5, Z21
+	VPMULTISHIFTQB Z21, Z17, Z5
+	VGF2P8AFFINEQB $0x00, Z19, Z5, Z22
+
+block:
+	MOVQ            (SP), R12
+	ADDQ            BX, R12
+	PREFETCHT0      (R12)
+	PREFETCHT0      (R12)(AX*1)
+	PREFETCHT0      (R12)(AX*2)
+	PREFETCHT0      (R12)(SI*1)
+	LEAQ            66(BX), R12
+	CMPQ            R11, $0x01
+	CMOVQEQ         BX, R12
+	VBROADCASTI32X4 32(R9), Y5
+	VPMOVSXWD       Y5, Z5
+	VPMULLD         Z23, Z5, Z5
+	VMOVDQU64       64(R10), Z24
+	VMOVDQA64       Z14, Z25
+	VPERMI2B        Z24, Z0, Z25
+	VMOVDQA64       Z20, Z26
+	VPERMI2B        Z24, Z0, Z26
+	VMOVDQU64       192(R10), Z24
+	VMOVDQA64       Z14, Z29
+	VPERMI2B        Z24, Z2, Z29
+	VMOVDQA64       Z20, Z30
+	VPERMI2B        Z24, Z2, Z30
+	VPMOVB2M        Z14, K1
+	VMOVDQU8        Z29, K1, Z25
+	VPMOVB2M        Z20, K2
+	VMOVDQU8        Z30, K2, Z26
+	VMOVDQU64       320(R10), Z24
+	VMOVDQA64       Z14, Z29
+	VPERMI2B        Z24, Z1, Z29
+	VMOVDQA64       Z20, Z30
+	VPERMI2B        Z24, Z1, Z30
+	VMOVDQU64       448(R10), Z24
+	VMOVDQA64       Z14, Z14
+	VPERMI2B        Z24, Z3, Z14
+	VMOVDQA64       Z20, Z20
+	VPERMI2B        Z24, Z3, Z20
+	VMOVDQU8        Z14, K1, Z29
+	VMOVDQU8        Z20, K2, Z30
+	VMOVDQA64       Z5, Z24
+	VXORPS          Z14, Z14, Z14
+	VPSRLW          $0x02, Z25, Z20
+	VPSLLW          $0x02, Z18, Z31
+	VPTERNLOGD      $0xe4, Z27, Z31, Z25
+	VPERMB          Z4, Z25, Z31
+	VPDPBUSD        (DI), Z31, Z24
+	VPSRLW          $0x04, Z25, Z25
+	VPERMB          Z4, Z25, Z25
+	VPDPBUSD        256(DI), Z25, Z14
+	VPSLLW          $0x01, Z18, Z25
+	VPTERNLOGD      $0xe4, Z27, Z25, Z20
+	VPERMB          Z4, Z20, Z25
+	VPDPBUSD        64(DI), Z25, Z24
+	VPSRLW          $0x04, Z20, Z20
+	VPERMB          Z4, Z20, Z20
+	VPDPBUSD        320(DI), Z20, Z14
+	VPSRLW          $0x02, Z29, Z20
+	VPTERNLOGD      $0xe4, Z27, Z18, Z29
+	VPERMB          Z4, Z29, Z25
+	VPDPBUSD        128(DI), Z25, Z24
+	VPSRLW          $0x04, Z29, Z29
+	VPERMB          Z4, Z29, Z29
+	VPDPBUSD        384(DI), Z29, Z14
+	VPSRLW          $0x01, Z18, Z18
+	VPTERNLOGD      $0xe4, Z27, Z18, Z20
+	VPERMB          Z4, Z20, Z18
+	VPDPBUSD        192(DI), Z18, Z24
+	VPSRLW          $0x04, Z20, Z20
+	VPERMB          Z4, Z20, Z20
+	VPDPBUSD        448(DI), Z20, Z14
+	VPADDD          Z14, Z24, Z24
+	VPSRLD          $0x1b, Z16, Z16
+	VPORD           Z28, Z16, Z16
+	VPMULLD         Z16, Z24, Z24
+	VMOVDQU64       2(R12), Z18
+	VMOVDQU64       2(R12)(AX*2), Z20
+	VMOVDQA64       Z13, Z14
+	VPERMI2D        Z20, Z18, Z14
+	VMOVDQA64       Z15, Z16
+	VPERMI2D        Z20, Z18, Z16
+	VPMULTISHIFTQB  Z16, Z17, Z18
+	VGF2P8AFFINEQB  $0x00, Z19, Z18, Z18
+	VMOVDQA64       Z16, Z16
+	VMOVDQA64       Z14, Z14
+	VMOVDQA64       Z18, Z18
+	VMOVDQA64       Z5, Z5
+	VXORPS          Z20, Z20, Z20
+	VPSRLW          $0x02, Z26, Z25
+	VPSLLW          $0x02, Z22, Z29
+	VPTERNLOGD      $0xe4, Z27, Z29, Z26
+	VPERMB          Z4, Z26, Z29
+	VPDPBUSD        (DI), Z29, Z5
+	VPSRLW          $0x04, Z26, Z26
+	VPERMB          Z4, Z26, Z26
+	VPDPBUSD        256(DI), Z26, Z20
+	VPSLLW          $0x01, Z22, Z26
+	VPTERNLOGD      $0xe4, Z27, Z26, Z25
+	VPERMB          Z4, Z25, Z26
+	VPDPBUSD        64(DI), Z26, Z5
+	VPSRLW          $0x04, Z25, Z25
+	VPERMB          Z4, Z25, Z25
+	VPDPBUSD        320(DI), Z25, Z20
+	VPSRLW          $0x02, Z30, Z25
+	VPTERNLOGD      $0xe4, Z27, Z22, Z30
+	VPERMB          Z4, Z30, Z26
+	VPDPBUSD        128(DI), Z26, Z5
+	VPSRLW          $0x04, Z30, Z30
+	VPERMB          Z4, Z30, Z30
+	VPDPBUSD        384(DI), Z30, Z20
+	VPSRLW          $0x01, Z22, Z22
+	VPTERNLOGD      $0xe4, Z27, Z22, Z25
+	VPERMB          Z4, Z25, Z22
+	VPDPBUSD        192(DI), Z22, Z5
+	VPSRLW          $0x04, Z25, Z25
+	VPERMB          Z4, Z25, Z25
+	VPDPBUSD        448(DI), Z25, Z20
+	VPADDD          Z20, Z5, Z5
+	VPSRLD          $0x1b, Z21, Z21
+	VPORD           Z28, Z21, Z21
+	VPMULLD         Z21, Z5, Z5
+	VMOVDQU64       2(R12)(AX*1), Z22
+	VMOVDQU64       2(R12)(SI*1), Z25
+	VMOVDQA64       Z13, Z20
+	VPERMI2D        Z25, Z22, Z20
+	VMOVDQA64       Z15, Z21
+	VPERMI2D        Z25, Z22, Z21
+	VPMULTISHIFTQB  Z21, Z17, Z22
+	VGF2P8AFFINEQB  $0x00, Z19, Z22, Z22
+	VMOVDQA64       Z21, Z21
+	VMOVDQA64       Z20, Z20
+	VMOVDQA64       Z22, Z22
+	VSHUFPS         $0x88, Z11, Z10, Z25
+	VSHUFPS         $0xdd, Z11, Z10, Z10
+	VPADDD          Z25, Z10, Z10
+	VEXTRACTI64X4   $0x01, Z10, Y11
+	VSHUFPS         $0x88, Y11, Y10, Y25
+	VSHUFPS         $0xdd, Y11, Y10, Y11
+	VPADDD          Y25, Y11, Y11
+	VEXTRACTI32X4   $0x01, Y11, X10
+	VPADDD          X10, X11, X10
+	VCVTDQ2PS       X10, X10
+	VMULPS          X10, X12, X10
+	VADDPS          X10, X6, X10
+	VMOVAPS         X7, X6
+	VMOVAPS         X8, X7
+	VMOVAPS         X9, X8
+	VMOVAPS         X10, X9
+	VMOVDQU32       (BX), X10
+	VPUNPCKLWD      (BX)(AX*1), X10, X10
+	VMOVDQU32       (BX)(AX*2), X11
+	VPUNPCKLWD      (BX)(SI*1), X11, X11
+	VPUNPCKLDQ      X11, X10, X10
+	VCVTPH2PS       X10, X10
+	VMULPS          k_parts_8<>+0(SB), X10, X10
+	VBROADCASTSS    (R8), X11
+	VMULPS          X11, X10, X12
+	VMOVDQA64       Z24, Z10
+	VMOVDQA64       Z5, Z11
+	ADDQ            $0x42, BX
+	ADDQ            $0x00000200, DI
+	ADDQ            $0x04, R8
+	ADDQ            $0x30, R9
+	DECQ            R11
+	JNZ             block
+	VSHUFPS         $0x88, Z11, Z10, Z5
+	VSHUFPS         $0xdd, Z11, Z10, Z10
+	VPADDD          Z5, Z10, Z10
+	VEXTRACTI64X4   $0x01, Z10, Y5
+	VSHUFPS         $0x88, Y5, Y10, Y11
+	VSHUFPS         $0xdd, Y5, Y10, Y5
+	VPADDD          Y11, Y5, Y5
+	VEXTRACTI32X4   $0x01, Y5, X10
+	VPADDD          X10, X5, X10
+	VCVTDQ2PS       X10, X5
+	VMULPS          X5, X12, X5
+	VADDPS          X5, X6, X5
+	VMOVAPS         X7, X6
+	VMOVAPS         X8, X7
+	VMOVAPS         X9, X8
+	VMOVAPS         X5, X9
+	MOVQ            nb+56(FP), R11
+	TESTQ           $0x00000001, R11
+	JZ              even
+	VADDPS          X6, X9, X9
+	VADDPS          X8, X7, X7
+	VADDPS          X7, X9, X6
+	JMP             store
+
+even:
+	VADDPS X7, X6, X6
+	VADDPS X9, X8, X8
+	VADDPS X8, X6, X6
+
+store:
+	VMOVUPS X6, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+constants:
+	VMOVDQU64 k_even_of_32<>+0(SB), Z13
+	VMOVDQU64 k_odd_of_32<>+0(SB), Z15
+	VMOVDQU64 k_sign_words_64<>+0(SB), Z17
+	VMOVDQU64 k_even_signs_0<>+0(SB), Z19
+	VMOVDQU64 k_minus_64<>+0(SB), Z23
+	VMOVDQU64 k_bytes_33_64<>+0(SB), Z27
+	VMOVDQU64 k_ones<>+0(SB), Z28
+	JMP       next
+
+DATA k_levels_iq2xxs_64<>+0(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xxs_64<>+8(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xxs_64<>+16(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xxs_64<>+24(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xxs_64<>+32(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xxs_64<>+40(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xxs_64<>+48(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xxs_64<>+56(SB)/8, $0x00152738006b5948
+GLOBL k_levels_iq2xxs_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_even_of_32<>+0(SB)/8, $0x0000000200000000
+DATA k_even_of_32<>+8(SB)/8, $0x0000000600000004
+DATA k_even_of_32<>+16(SB)/8, $0x0000000a00000008
+DATA k_even_of_32<>+24(SB)/8, $0x0000000e0000000c
+DATA k_even_of_32<>+32(SB)/8, $0x0000001200000010
+DATA k_even_of_32<>+40(SB)/8, $0x0000001600000014
+DATA k_even_of_32<>+48(SB)/8, $0x0000001a00000018
+DATA k_even_of_32<>+56(SB)/8, $0x0000001e0000001c
+GLOBL k_even_of_32<>(SB), RODATA|NOPTR, $64
+
+DATA k_odd_of_32<>+0(SB)/8, $0x0000000300000001
+DATA k_odd_of_32<>+8(SB)/8, $0x0000000700000005
+DATA k_odd_of_32<>+16(SB)/8, $0x0000000b00000009
+DATA k_odd_of_32<>+24(SB)/8, $0x0000000f0000000d
+DATA k_odd_of_32<>+32(SB)/8, $0x0000001300000011
+DATA k_odd_of_32<>+40(SB)/8, $0x0000001700000015
+DATA k_odd_of_32<>+48(SB)/8, $0x0000001b00000019
+DATA k_odd_of_32<>+56(SB)/8, $0x0000001f0000001d
+GLOBL k_odd_of_32<>(SB), RODATA|NOPTR, $64
+
+DATA k_sign_words_64<>+0(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+8(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+16(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+24(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+32(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+40(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+48(SB)/8, $0x352e2720150e0700
+DATA k_sign_words_64<>+56(SB)/8, $0x352e2720150e0700
+GLOBL k_sign_words_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_even_signs_0<>+0(SB)/8, $0x010204081020407f
+DATA k_even_signs_0<>+8(SB)/8, $0x010204081020407f
+DATA k_even_signs_0<>+16(SB)/8, $0x010204081020407f
+DATA k_even_signs_0<>+24(SB)/8, $0x010204081020407f
+DATA k_even_signs_0<>+32(SB)/8, $0x010204081020407f
+DATA k_even_signs_0<>+40(SB)/8, $0x010204081020407f
+DATA k_even_signs_0<>+48(SB)/8, $0x010204081020407f
+DATA k_even_signs_0<>+56(SB)/8, $0x010204081020407f
+GLOBL k_even_signs_0<>(SB), RODATA|NOPTR, $64
+
+DATA k_minus_64<>+0(SB)/8, $0xffffffc0ffffffc0
+DATA k_minus_64<>+8(SB)/8, $0xffffffc0ffffffc0
+DATA k_minus_64<>+16(SB)/8, $0xffffffc0ffffffc0
+DATA k_minus_64<>+24(SB)/8, $0xffffffc0ffffffc0
+DATA k_minus_64<>+32(SB)/8, $0xffffffc0ffffffc0
+DATA k_minus_64<>+40(SB)/8, $0xffffffc0ffffffc0
+DATA k_minus_64<>+48(SB)/8, $0xffffffc0ffffffc0
+DATA k_minus_64<>+56(SB)/8, $0xffffffc0ffffffc0
+GLOBL k_minus_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_bytes_33_64<>+0(SB)/8, $0x3333333333333333
+DATA k_bytes_33_64<>+8(SB)/8, $0x3333333333333333
+DATA k_bytes_33_64<>+16(SB)/8, $0x3333333333333333
+DATA k_bytes_33_64<>+24(SB)/8, $0x3333333333333333
+DATA k_bytes_33_64<>+32(SB)/8, $0x3333333333333333
+DATA k_bytes_33_64<>+40(SB)/8, $0x3333333333333333
+DATA k_bytes_33_64<>+48(SB)/8, $0x3333333333333333
+DATA k_bytes_33_64<>+56(SB)/8, $0x3333333333333333
+GLOBL k_bytes_33_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_ones<>+0(SB)/8, $0x0000000100000001
+DATA k_ones<>+8(SB)/8, $0x0000000100000001
+DATA k_ones<>+16(SB)/8, $0x0000000100000001
+DATA k_ones<>+24(SB)/8, $0x0000000100000001
+DATA k_ones<>+32(SB)/8, $0x0000000100000001
+DATA k_ones<>+40(SB)/8, $0x0000000100000001
+DATA k_ones<>+48(SB)/8, $0x0000000100000001
+DATA k_ones<>+56(SB)/8, $0x0000000100000001
+GLOBL k_ones<>(SB), RODATA|NOPTR, $64
+
+DATA k_parts_8<>+0(SB)/8, $0x3e0000003e000000
+DATA k_parts_8<>+8(SB)/8, $0x3e0000003e000000
+DATA k_parts_8<>+16(SB)/8, $0x3e0000003e000000
+DATA k_parts_8<>+24(SB)/8, $0x3e0000003e000000
+GLOBL k_parts_8<>(SB), RODATA|NOPTR, $32
+
+// func iq2xsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, CMOV, F16C, GFNI, MMX+
+TEXT ·iq2xsRowsAVX512(SB), $8-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq2xs+0(SB), R10
+	VMOVDQU32 k_levels_iq2xs_64<>+0(SB), Z0
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, (SP)
+	JMP  constants
+
+next:
+	MOVQ           CX, BX
+	MOVQ           q+32(FP), DI
+	MOVQ           d+40(FP), R8
+	MOVQ           sums+48(FP), R9
+	MOVQ           nb+56(FP), R11
+	VXORPS         X2, X2, X2
+	VXORPS         X3, X3, X3
+	VXORPS         X4, X4, X4
+	VXORPS         X5, X5, X5
+	VXORPS         Z6, Z6, Z6
+	VXORPS         Z7, Z7, Z7
+	VXORPS         Z9, Z9, Z9
+	VXORPS         Z10, Z10, Z10
+	VXORPS         X8, X8, X8
+	VMOVDQU64      2(BX), Z1
+	VMOVDQU64      2(BX)(AX*1), Z15
+	VMOVDQA64      Z11, Z12
+	VPERMI2B       Z15, Z1, Z12
+	VMOVDQA64      Z13, Z14
+	VPERMI2B       Z15, Z1, Z14
+	VGF2P8AFFINEQB $0x00, Z16, Z14, Z15
+	VMOVDQU64      2(BX)(AX*2), Z1
+	VMOVDQU64      2(BX)(SI*1), Z19
+	VMOVDQA64      Z11, Z17
+	VPERMI2B       Z19, Z1, Z17
+	VMOVDQA64      Z13, Z18
+	VPERMI2B       Z19, Z1, Z18
+	VGF2P8AFFINEQB $0x00, Z16, Z18, Z19
+
+block:
+	MOVQ           (SP), R12
+	ADDQ           BX, R12
+	PREFETCHT0     (R12)
+	PREFETCHT0     (R12)(AX*1)
+	PREFETCHT0     (R12)(AX*2)
+	PREFETCHT0     (R12)(SI*1)
+	LEAQ           74(BX), R12
+	CMPQ           R11, $0x01
+	CMOVQEQ        BX, R12
+	VPMOVSXWD      (R9), Z1
+	VPMULLD        Z20, Z1, Z1
+	VMOVDQU64      (R10), Z21
+	VMOVDQU64      64(R10), Z22
+	VMOVDQA64      Z12, Z23
+	VPERMI2B       Z22, Z21, Z23
+	VMOVDQA64      Z17, Z24
+	VPERMI2B       Z22, Z21, Z24
+	VMOVDQU64      128(R10), Z21
+	VMOVDQU64      192(R10), Z22
+	VMOVDQA64      Z12, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VMOVDQA64      Z17, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VPMOVB2M       Z12, K1
+	VMOVDQU8       Z27, K1, Z23
+	VPMOVB2M       Z17, K2
+	VMOVDQU8       Z28, K2, Z24
+	VMOVDQU64      256(R10), Z21
+	VMOVDQU64      320(R10), Z22
+	VMOVDQA64      Z12, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VMOVDQA64      Z17, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VMOVDQU64      384(R10), Z21
+	VMOVDQU64      448(R10), Z22
+	VMOVDQA64      Z12, Z29
+	VPERMI2B       Z22, Z21, Z29
+	VMOVDQA64      Z17, Z30
+	VPERMI2B       Z22, Z21, Z30
+	VMOVDQU8       Z29, K1, Z27
+	VMOVDQU8       Z30, K2, Z28
+	VPTESTMB       Z25, Z14, K3
+	VMOVDQU8       Z27, K3, Z23
+	VPTESTMB       Z25, Z18, K4
+	VMOVDQU8       Z28, K4, Z24
+	VMOVDQU64      512(R10), Z21
+	VMOVDQU64      576(R10), Z22
+	VMOVDQA64      Z12, Z14
+	VPERMI2B       Z22, Z21, Z14
+	VMOVDQA64      Z17, Z18
+	VPERMI2B       Z22, Z21, Z18
+	VMOVDQU64      640(R10), Z21
+	VMOVDQU64      704(R10), Z22
+	VMOVDQA64      Z12, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VMOVDQA64      Z17, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VMOVDQU8       Z27, K1, Z14
+	VMOVDQU8       Z28, K2, Z18
+	VMOVDQU64      768(R10), Z21
+	VMOVDQU64      832(R10), Z22
+	VMOVDQA64      Z12, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VMOVDQA64      Z17, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VMOVDQU64      896(R10), Z21
+	VMOVDQU64      960(R10), Z22
+	VMOVDQA64      Z12, Z12
+	VPERMI2B       Z22, Z21, Z12
+	VMOVDQA64      Z17, Z17
+	VPERMI2B       Z22, Z21, Z17
+	VMOVDQU8       Z12, K1, Z27
+	VMOVDQU8       Z17, K2, Z28
+	VMOVDQU8       Z27, K3, Z14
+	VMOVDQU8       Z28, K4, Z18
+	VPSLLW         $0x02, Z15, Z12
+	VPUNPCKLBW     Z14, Z23, Z17
+	VPUNPCKLBW     Z15, Z12, Z22
+	VPSRLW         $0x02, Z17, Z27
+	VMOVDQA64      Z1, Z21
+	VXORPS         Z28, Z28, Z28
+	VPTERNLOGD     $0xe4, Z26, Z22, Z17
+	VPERMB         Z0, Z17, Z29
+	VPDPBUSD       (DI), Z29, Z21
+	VPSRLW         $0x04, Z17, Z17
+	VPERMB         Z0, Z17, Z17
+	VPDPBUSD       128(DI), Z17, Z28
+	VPSRLW         $0x01, Z22, Z17
+	VPTERNLOGD     $0xe4, Z26, Z17, Z27
+	VPERMB         Z0, Z27, Z17
+	VPDPBUSD       64(DI), Z17, Z21
+	VPSRLW         $0x04, Z27, Z27
+	VPERMB         Z0, Z27, Z27
+	VPDPBUSD       192(DI), Z27, Z28
+	VPADDD         Z28, Z21, Z21
+	VPBROADCASTQ   66(BX), Z17
+	VMOVDQU64      k_nibble_each_dword_64<>+0(SB), Z22
+	VPMULTISHIFTQB Z17, Z22, Z17
+	VPBROADCASTQ   k_ones<>+0(SB), Z22
+	VPBROADCASTQ   k_scale_1e<>+0(SB), Z27
+	VPTERNLOGD     $0xea, Z22, Z27, Z17
+	VPMULLD        Z17, Z21, Z21
+	VPUNPCKHBW     Z14, Z23, Z14
+	VPUNPCKHBW     Z15, Z12, Z12
+	VPSRLW         $0x02, Z14, Z15
+	VMOVDQA64      Z1, Z22
+	VXORPS         Z17, Z17, Z17
+	VPTERNLOGD     $0xe4, Z26, Z12, Z14
+	VPERMB         Z0, Z14, Z23
+	VPDPBUSD       (DI), Z23, Z22
+	VPSRLW         $0x04, Z14, Z14
+	VPERMB         Z0, Z14, Z14
+	VPDPBUSD       128(DI), Z14, Z17
+	VPSRLW         $0x01, Z12, Z12
+	VPTERNLOGD     $0xe4, Z26, Z12, Z15
+	VPERMB         Z0, Z15, Z12
+	VPDPBUSD       64(DI), Z12, Z22
+	VPSRLW         $0x04, Z15, Z15
+	VPERMB         Z0, Z15, Z15
+	VPDPBUSD       192(DI), Z15, Z17
+	VPADDD         Z17, Z22, Z22
+	VPBROADCASTQ   66(BX)(AX*1), Z12
+	VMOVDQU64      k_nibble_each_dword_64<>+0(SB), Z14
+	VPMULTISHIFTQB Z12, Z14, Z12
+	VPBROADCASTQ   k_ones<>+0(SB), Z14
+	VPBROADCASTQ   k_scale_1e<>+0(SB), Z15
+	VPTERNLOGD     $0xea, Z14, Z15, Z12
+	VPMULLD        Z12, Z22, Z22
+	VMOVDQU64      2(R12), Z15
+	VMOVDQU64      2(R12)(AX*1), Z17
+	VMOVDQA64      Z11, Z12
+	VPERMI2B       Z17, Z15, Z12
+	VMOVDQA64      Z13, Z14
+	VPERMI2B       Z17, Z15, Z14
+	VGF2P8AFFINEQB $0x00, Z16, Z14, Z15
+	VMOVDQA64      Z14, Z14
+	VMOVDQA64      Z12, Z12
+	VMOVDQA64      Z15, Z15
+	VPSLLW         $0x02, Z19, Z17
+	VPUNPCKLBW     Z18, Z24, Z27
+	VPUNPCKLBW     Z19, Z17, Z28
+	VPSRLW         $0x02, Z27, Z29
+	VMOVDQA64      Z1, Z23
+	VXORPS         Z30, Z30, Z30
+	VPTERNLOGD     $0xe4, Z26, Z28, Z27
+	VPERMB         Z0, Z27, Z31
+	VPDPBUSD       (DI), Z31, Z23
+	VPSRLW         $0x04, Z27, Z27
+	VPERMB         Z0, Z27, Z27
+	VPDPBUSD       128(DI), Z27, Z30
+	VPSRLW         $0x01, Z28, Z27
+	VPTERNLOGD     $0xe4, Z26, Z27, Z29
+	VPERMB         Z0, Z29, Z27
+	VPDPBUSD       64(DI), Z27, Z23
+	VPSRLW         $0x04, Z29, Z29
+	VPERMB         Z0, Z29, Z29
+	VPDPBUSD       192(DI), Z29, Z30
+	VPADDD         Z30, Z23, Z23
+	VPBROADCASTQ   66(BX)(AX*2), Z27
+	VMOVDQU64      k_nibble_each_dword_64<>+0(SB), Z28
+	VPMULTISHIFTQB Z27, Z28, Z27
+	VPBROADCASTQ   k_ones<>+0(SB), Z28
+	VPBROADCASTQ   k_scale_1e<>+0(SB), Z29
+	VPTERNLOGD     $0xea, Z28, Z29, Z27
+	VPMULLD        Z27, Z23, Z23
+	VPUNPCKHBW     Z18, Z24, Z18
+	VPUNPCKHBW     Z19, Z17, Z17
+	VPSRLW         $0x02, Z18, Z19
+	VMOVDQA64      Z1, Z1
+	VXORPS         Z24, Z24, Z24
+	VPTERNLOGD     $0xe4, Z26, Z17, Z18
+	VPERMB         Z0, Z18, Z27
+	VPDPBUSD       (DI), Z27, Z1
+	VPSRLW         $0x04, Z18, Z18
+	VPERMB         Z0, Z18, Z18
+	VPDPBUSD       128(DI), Z18, Z24
+	VPSRLW         $0x01, Z17, Z17
+	VPTERNLOGD     $0xe4, Z26, Z17, Z19
+	VPERMB         Z0, Z19, Z17
+	VPDPBUSD       64(DI), Z17, Z1
+	VPSRLW         $0x04, Z19, Z19
+	VPERMB         Z0, Z19, Z19
+	VPDPBUSD       192(DI), Z19, Z24
+	VPADDD         Z24, Z1, Z1
+	VPBROADCASTQ   66(BX)(SI*1), Z17
+	VMOVDQU64      k_nibble_each_dword_64<>+0(SB), Z18
+	VPMULTISHIFTQB Z17, Z18, Z17
+	VPBROADCASTQ   k_ones<>+0(SB), Z18
+	VPBROADCASTQ   k_scale_1e<>+0(SB), Z19
+	VPTERNLOGD     $0xea, Z18, Z19, Z17
+	VPMULLD        Z17, Z1, Z1
+	VMOVDQU64      2(R12)(AX*2), Z19
+	VMOVDQU64      2(R12)(SI*1), Z24
+	VMOVDQA64      Z11, Z17
+	VPERMI2B       Z24, Z19, Z17
+	VMOVDQA64      Z13, Z18
+	VPERMI2B       Z24, Z19, Z18
+	VGF2P8AFFINEQB $0x00, Z16, Z18, Z19
+	VMOVDQA64      Z18, Z18
+	VMOVDQA64      Z17, Z17
+	VMOVDQA64      Z19, Z19
+	VPUNPCKHDQ     Z7, Z6, Z24
+	VPUNPCKLDQ     Z7, Z6, Z6
+	VPADDD         Z24, Z6, Z6
+	VPUNPCKHDQ     Z10, Z9, Z24
+	VPUNPCKLDQ     Z10, Z9, Z9
+	VPADDD         Z24, Z9, Z9
+	VPUNPCKHQDQ    Z9, Z6, Z24
+	VPUNPCKLQDQ    Z9, Z6, Z6
+	VPADDD         Z24, Z6, Z6
+	VEXTRACTI64X4  $0x01, Z6, Y24
+	VPADDD         Y24, Y6, Y6
+	VEXTRACTI32X4  $0x01, Y6, X7
+	VPADDD         X7, X6, X7
+	VCVTDQ2PS      X7, X6
+	VMULPS         X6, X8, X6
+	VADDPS         X6, X2, X6
+	VMOVAPS        X3, X2
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X6, X5
+	VMOVDQU32      (BX), X6
+	VPUNPCKLWD     (BX)(AX*1), X6, X6
+	VMOVDQU32      (BX)(AX*2), X7
+	VPUNPCKLWD     (BX)(SI*1), X7, X7
+	VPUNPCKLDQ     X7, X6, X6
+	VCVTPH2PS      X6, X6
+	VMULPS         k_parts_8<>+0(SB), X6, X6
+	VBROADCASTSS   (R8), X7
+	VMULPS         X7, X6, X8
+	VMOVDQA64      Z21, Z6
+	VMOVDQA64      Z22, Z7
+	VMOVDQA64      Z23, Z9
+	VMOVDQA64      Z1, Z10
+	ADDQ           $0x4a, BX
+	ADDQ           $0x00000100, DI
+	ADDQ           $0x04, R8
+	ADDQ           $0x30, R9
+	DECQ           R11
+	JNZ            block
+	VPUNPCKHDQ     Z7, Z6, Z1
+	VPUNPCKLDQ     Z7, Z6, Z6
+	VPADDD         Z1, Z6, Z6
+	VPUNPCKHDQ     Z10, Z9, Z1
+	VPUNPCKLDQ     Z10, Z9, Z9
+	VPADDD         Z1, Z9, Z9
+	VPUNPCKHQDQ    Z9, Z6, Z1
+	VPUNPCKLQDQ    Z9, Z6, Z6
+	VPADDD         Z1, Z6, Z6
+	VEXTRACTI64X4  $0x01, Z6, Y1
+	VPADDD         Y1, Y6, Y6
+	VEXTRACTI32X4  $0x01, Y6, X1
+	VPADDD         X1, X6, X1
+	VCVTDQ2PS      X1, X1
+	VMULPS         X1, X8, X1
+	VADDPS         X1, X2, X1
+	VMOVAPS        X3, X2
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X1, X5
+	MOVQ           nb+56(FP), R11
+	TESTQ          $0x00000001, R11
+	JZ             even
+	VADDPS         X2, X5, X5
+	VADDPS         X4, X3, X3
+	VADDPS         X3, X5, X2
+	JMP            store
+
+even:
+	VADDPS X3, X2, X2
+	VADDPS X5, X4, X4
+	VADDPS X4, X2, X2
+
+store:
+	VMOVUPS X2, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+constants:
+	VMOVDQU64 k_low_bytes_by_lane_64<>+0(SB), Z11
+	VMOVDQU64 k_high_bytes_by_lane_64<>+0(SB), Z13
+	VMOVDQU64 k_even_signs_1<>+0(SB), Z16
+	VMOVDQU64 k_minus_64<>+0(SB), Z20
+	VMOVDQU64 k_bytes_01_64<>+0(SB), Z25
+	VMOVDQU64 k_bytes_33_64<>+0(SB), Z26
+	JMP       next
+
+DATA k_levels_iq2xs_64<>+0(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xs_64<>+8(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xs_64<>+16(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xs_64<>+24(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xs_64<>+32(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xs_64<>+40(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xs_64<>+48(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2xs_64<>+56(SB)/8, $0x00152738006b5948
+GLOBL k_levels_iq2xs_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_low_bytes_by_lane_64<>+0(SB)/8, $0x0e0c0a0806040200
+DATA k_low_bytes_by_lane_64<>+8(SB)/8, $0x4e4c4a4846444240
+DATA k_low_bytes_by_lane_64<>+16(SB)/8, $0x1e1c1a1816141210
+DATA k_low_bytes_by_lane_64<>+24(SB)/8, $0x5e5c5a5856545250
+DATA k_low_bytes_by_lane_64<>+32(SB)/8, $0x2e2c2a2826242220
+DATA k_low_bytes_by_lane_64<>+40(SB)/8, $0x6e6c6a6866646260
+DATA k_low_bytes_by_lane_64<>+48(SB)/8, $0x3e3c3a3836343230
+DATA k_low_bytes_by_lane_64<>+56(SB)/8, $0x7e7c7a7876747270
+GLOBL k_low_bytes_by_lane_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_high_bytes_by_lane_64<>+0(SB)/8, $0x0f0d0b0907050301
+DATA k_high_bytes_by_lane_64<>+8(SB)/8, $0x4f4d4b4947454341
+DATA k_high_bytes_by_lane_64<>+16(SB)/8, $0x1f1d1b1917151311
+DATA k_high_bytes_by_lane_64<>+24(SB)/8, $0x5f5d5b5957555351
+DATA k_high_bytes_by_lane_64<>+32(SB)/8, $0x2f2d2b2927252321
+DATA k_high_bytes_by_lane_64<>+40(SB)/8, $0x6f6d6b6967656361
+DATA k_high_bytes_by_lane_64<>+48(SB)/8, $0x3f3d3b3937353331
+DATA k_high_bytes_by_lane_64<>+56(SB)/8, $0x7f7d7b7977757371
+GLOBL k_high_bytes_by_lane_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_even_signs_1<>+0(SB)/8, $0x02040810204080fe
+DATA k_even_signs_1<>+8(SB)/8, $0x02040810204080fe
+DATA k_even_signs_1<>+16(SB)/8, $0x02040810204080fe
+DATA k_even_signs_1<>+24(SB)/8, $0x02040810204080fe
+DATA k_even_signs_1<>+32(SB)/8, $0x02040810204080fe
+DATA k_even_signs_1<>+40(SB)/8, $0x02040810204080fe
+DATA k_even_signs_1<>+48(SB)/8, $0x02040810204080fe
+DATA k_even_signs_1<>+56(SB)/8, $0x02040810204080fe
+GLOBL k_even_signs_1<>(SB), RODATA|NOPTR, $64
+
+DATA k_nibble_each_dword_64<>+0(SB)/8, $0x030303033f3f3f3f
+DATA k_nibble_each_dword_64<>+8(SB)/8, $0x0b0b0b0b07070707
+DATA k_nibble_each_dword_64<>+16(SB)/8, $0x131313130f0f0f0f
+DATA k_nibble_each_dword_64<>+24(SB)/8, $0x1b1b1b1b17171717
+DATA k_nibble_each_dword_64<>+32(SB)/8, $0x232323231f1f1f1f
+DATA k_nibble_each_dword_64<>+40(SB)/8, $0x2b2b2b2b27272727
+DATA k_nibble_each_dword_64<>+48(SB)/8, $0x333333332f2f2f2f
+DATA k_nibble_each_dword_64<>+56(SB)/8, $0x3b3b3b3b37373737
+GLOBL k_nibble_each_dword_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_scale_1e<>+0(SB)/8, $0x0000001e0000001e
+DATA k_scale_1e<>+8(SB)/8, $0x0000001e0000001e
+DATA k_scale_1e<>+16(SB)/8, $0x0000001e0000001e
+DATA k_scale_1e<>+24(SB)/8, $0x0000001e0000001e
+DATA k_scale_1e<>+32(SB)/8, $0x0000001e0000001e
+DATA k_scale_1e<>+40(SB)/8, $0x0000001e0000001e
+DATA k_scale_1e<>+48(SB)/8, $0x0000001e0000001e
+DATA k_scale_1e<>+56(SB)/8, $0x0000001e0000001e
+GLOBL k_scale_1e<>(SB), RODATA|NOPTR, $64
+
+// func iq2sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, CMOV, F16C, MMX+
+TEXT ·iq2sRowsAVX512(SB), $8-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq2s+0(SB), R10
+	VMOVDQU32 k_levels_iq2s_64<>+0(SB), Z0
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, (SP)
+	JMP  constants
+
+next:
+	MOVQ           CX, BX
+	MOVQ           q+32(FP), DI
+	MOVQ           d+40(FP), R8
+	MOVQ           sums+48(FP), R9
+	MOVQ           nb+56(FP), R11
+	VXORPS         X2, X2, X2
+	VXORPS         X3, X3, X3
+	VXORPS         X4, X4, X4
+	VXORPS         X5, X5, X5
+	VXORPS         Z6, Z6, Z6
+	VXORPS         Z7, Z7, Z7
+	VXORPS         Z9, Z9, Z9
+	VXORPS         Z10, Z10, Z10
+	VXORPS         X8, X8, X8
+	VMOVDQU64      2(BX), Z1
+	VMOVDQU64      2(BX)(AX*1), Z11
+	VMOVDQA64      Z12, Z13
+	VPERMI2Q       Z11, Z1, Z13
+	VMOVDQA64      Z14, Z15
+	VPERMI2Q       Z11, Z1, Z15
+	MOVL           $0x000000aa, R12
+	KMOVW          R12, K1
+	VPBROADCASTQ   66(BX), Z11
+	VPBROADCASTQ   66(BX)(AX*1), K1, Z11
+	VPMULTISHIFTQB Z11, Z16, Z11
+	VMOVDQU64      2(BX)(AX*2), Z1
+	VMOVDQU64      2(BX)(SI*1), Z17
+	VMOVDQA64      Z12, Z18
+	VPERMI2Q       Z17, Z1, Z18
+	VMOVDQA64      Z14, Z19
+	VPERMI2Q       Z17, Z1, Z19
+	MOVL           $0x000000aa, R12
+	KMOVW          R12, K1
+	VPBROADCASTQ   66(BX)(AX*2), Z17
+	VPBROADCASTQ   66(BX)(SI*1), K1, Z17
+	VPMULTISHIFTQB Z17, Z16, Z17
+
+block:
+	MOVQ           (SP), R12
+	ADDQ           BX, R12
+	PREFETCHT0     (R12)
+	PREFETCHT0     (R12)(AX*1)
+	PREFETCHT0     (R12)(AX*2)
+	PREFETCHT0     (R12)(SI*1)
+	LEAQ           82(BX), R12
+	CMPQ           R11, $0x01
+	CMOVQEQ        BX, R12
+	VPMOVSXWD      (R9), Z1
+	VPMULLD        Z20, Z1, Z1
+	VMOVDQU64      (R10), Z21
+	VMOVDQU64      64(R10), Z22
+	VMOVDQA64      Z13, Z23
+	VPERMI2B       Z22, Z21, Z23
+	VMOVDQA64      Z18, Z24
+	VPERMI2B       Z22, Z21, Z24
+	VMOVDQU64      128(R10), Z21
+	VMOVDQU64      192(R10), Z22
+	VMOVDQA64      Z13, Z26
+	VPERMI2B       Z22, Z21, Z26
+	VMOVDQA64      Z18, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VPMOVB2M       Z13, K1
+	VMOVDQU8       Z26, K1, Z23
+	VPMOVB2M       Z18, K2
+	VMOVDQU8       Z27, K2, Z24
+	VMOVDQU64      256(R10), Z21
+	VMOVDQU64      320(R10), Z22
+	VMOVDQA64      Z13, Z26
+	VPERMI2B       Z22, Z21, Z26
+	VMOVDQA64      Z18, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VMOVDQU64      384(R10), Z21
+	VMOVDQU64      448(R10), Z22
+	VMOVDQA64      Z13, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VMOVDQA64      Z18, Z29
+	VPERMI2B       Z22, Z21, Z29
+	VMOVDQU8       Z28, K1, Z26
+	VMOVDQU8       Z29, K2, Z27
+	VPTESTMB       Z25, Z11, K3
+	VMOVDQU8       Z26, K3, Z23
+	VPTESTMB       Z25, Z17, K4
+	VMOVDQU8       Z27, K4, Z24
+	VMOVDQU64      512(R10), Z21
+	VMOVDQU64      576(R10), Z22
+	VMOVDQA64      Z13, Z26
+	VPERMI2B       Z22, Z21, Z26
+	VMOVDQA64      Z18, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VMOVDQU64      640(R10), Z21
+	VMOVDQU64      704(R10), Z22
+	VMOVDQA64      Z13, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VMOVDQA64      Z18, Z29
+	VPERMI2B       Z22, Z21, Z29
+	VMOVDQU8       Z28, K1, Z26
+	VMOVDQU8       Z29, K2, Z27
+	VMOVDQU64      768(R10), Z21
+	VMOVDQU64      832(R10), Z22
+	VMOVDQA64      Z13, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VMOVDQA64      Z18, Z29
+	VPERMI2B       Z22, Z21, Z29
+	VMOVDQU64      896(R10), Z21
+	VMOVDQU64      960(R10), Z22
+	VMOVDQA64      Z13, Z30
+	VPERMI2B       Z22, Z21, Z30
+	VMOVDQA64      Z18, Z31
+	VPERMI2B       Z22, Z21, Z31
+	VMOVDQU8       Z30, K1, Z28
+	VMOVDQU8       Z31, K2, Z29
+	VMOVDQU8       Z28, K3, Z26
+	VMOVDQU8       Z29, K4, Z27
+	VPBROADCASTQ   k_bytes_02_64<>+0(SB), Z21
+	VPTESTMB       Z21, Z11, K5
+	VMOVDQU8       Z26, K5, Z23
+	VPBROADCASTQ   k_bytes_02_64<>+0(SB), Z11
+	VPTESTMB       Z11, Z17, K6
+	VMOVDQU8       Z27, K6, Z24
+	VMOVDQU64      1024(R10), Z21
+	VMOVDQU64      1088(R10), Z22
+	VMOVDQA64      Z13, Z11
+	VPERMI2B       Z22, Z21, Z11
+	VMOVDQA64      Z18, Z17
+	VPERMI2B       Z22, Z21, Z17
+	VMOVDQU64      1152(R10), Z21
+	VMOVDQU64      1216(R10), Z22
+	VMOVDQA64      Z13, Z26
+	VPERMI2B       Z22, Z21, Z26
+	VMOVDQA64      Z18, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VMOVDQU8       Z26, K1, Z11
+	VMOVDQU8       Z27, K2, Z17
+	VMOVDQU64      1280(R10), Z21
+	VMOVDQU64      1344(R10), Z22
+	VMOVDQA64      Z13, Z26
+	VPERMI2B       Z22, Z21, Z26
+	VMOVDQA64      Z18, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VMOVDQU64      1408(R10), Z21
+	VMOVDQU64      1472(R10), Z22
+	VMOVDQA64      Z13, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VMOVDQA64      Z18, Z29
+	VPERMI2B       Z22, Z21, Z29
+	VMOVDQU8       Z28, K1, Z26
+	VMOVDQU8       Z29, K2, Z27
+	VMOVDQU8       Z26, K3, Z11
+	VMOVDQU8       Z27, K4, Z17
+	VMOVDQU64      1536(R10), Z21
+	VMOVDQU64      1600(R10), Z22
+	VMOVDQA64      Z13, Z26
+	VPERMI2B       Z22, Z21, Z26
+	VMOVDQA64      Z18, Z27
+	VPERMI2B       Z22, Z21, Z27
+	VMOVDQU64      1664(R10), Z21
+	VMOVDQU64      1728(R10), Z22
+	VMOVDQA64      Z13, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VMOVDQA64      Z18, Z29
+	VPERMI2B       Z22, Z21, Z29
+	VMOVDQU8       Z28, K1, Z26
+	VMOVDQU8       Z29, K2, Z27
+	VMOVDQU64      1792(R10), Z21
+	VMOVDQU64      1856(R10), Z22
+	VMOVDQA64      Z13, Z28
+	VPERMI2B       Z22, Z21, Z28
+	VMOVDQA64      Z18, Z29
+	VPERMI2B       Z22, Z21, Z29
+	VMOVDQU64      1920(R10), Z21
+	VMOVDQU64      1984(R10), Z22
+	VMOVDQA64      Z13, Z13
+	VPERMI2B       Z22, Z21, Z13
+	VMOVDQA64      Z18, Z18
+	VPERMI2B       Z22, Z21, Z18
+	VMOVDQU8       Z13, K1, Z28
+	VMOVDQU8       Z18, K2, Z29
+	VMOVDQU8       Z28, K3, Z26
+	VMOVDQU8       Z29, K4, Z27
+	VMOVDQU8       Z26, K5, Z11
+	VMOVDQU8       Z27, K6, Z17
+	VPSLLW         $0x02, Z15, Z13
+	VPUNPCKLBW     Z11, Z23, Z18
+	VPUNPCKLBW     Z15, Z13, Z22
+	VPSRLW         $0x02, Z18, Z26
+	VMOVDQA64      Z1, Z21
+	VXORPS         Z27, Z27, Z27
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z28
+	VPTERNLOGD     $0xe4, Z28, Z22, Z18
+	VPERMB         Z0, Z18, Z28
+	VPDPBUSD       (DI), Z28, Z21
+	VPSRLW         $0x04, Z18, Z18
+	VPERMB         Z0, Z18, Z18
+	VPDPBUSD       128(DI), Z18, Z27
+	VPSRLW         $0x01, Z22, Z18
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z22
+	VPTERNLOGD     $0xe4, Z22, Z18, Z26
+	VPERMB         Z0, Z26, Z18
+	VPDPBUSD       64(DI), Z18, Z21
+	VPSRLW         $0x04, Z26, Z26
+	VPERMB         Z0, Z26, Z26
+	VPDPBUSD       192(DI), Z26, Z27
+	VPADDD         Z27, Z21, Z21
+	VPBROADCASTQ   74(BX), Z18
+	VMOVDQU64      k_nibble_each_dword_64<>+0(SB), Z22
+	VPMULTISHIFTQB Z18, Z22, Z18
+	VPBROADCASTQ   k_ones<>+0(SB), Z22
+	VPBROADCASTQ   k_scale_1e<>+0(SB), Z26
+	VPTERNLOGD     $0xea, Z22, Z26, Z18
+	VPMULLD        Z18, Z21, Z21
+	VPUNPCKHBW     Z11, Z23, Z11
+	VPUNPCKHBW     Z15, Z13, Z13
+	VPSRLW         $0x02, Z11, Z15
+	VMOVDQA64      Z1, Z22
+	VXORPS         Z18, Z18, Z18
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z23
+	VPTERNLOGD     $0xe4, Z23, Z13, Z11
+	VPERMB         Z0, Z11, Z23
+	VPDPBUSD       (DI), Z23, Z22
+	VPSRLW         $0x04, Z11, Z11
+	VPERMB         Z0, Z11, Z11
+	VPDPBUSD       128(DI), Z11, Z18
+	VPSRLW         $0x01, Z13, Z11
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z13
+	VPTERNLOGD     $0xe4, Z13, Z11, Z15
+	VPERMB         Z0, Z15, Z11
+	VPDPBUSD       64(DI), Z11, Z22
+	VPSRLW         $0x04, Z15, Z15
+	VPERMB         Z0, Z15, Z15
+	VPDPBUSD       192(DI), Z15, Z18
+	VPADDD         Z18, Z22, Z22
+	VPBROADCASTQ   74(BX)(AX*1), Z11
+	VMOVDQU64      k_nibble_each_dword_64<>+0(SB), Z13
+	VPMULTISHIFTQB Z11, Z13, Z11
+	VPBROADCASTQ   k_ones<>+0(SB), Z13
+	VPBROADCASTQ   k_scale_1e<>+0(SB), Z15
+	VPTERNLOGD     $0xea, Z13, Z15, Z11
+	VPMULLD        Z11, Z22, Z22
+	VMOVDQU64      2(R12), Z11
+	VMOVDQU64      2(R12)(AX*1), Z18
+	VMOVDQA64      Z12, Z13
+	VPERMI2Q       Z18, Z11, Z13
+	VMOVDQA64      Z14, Z15
+	VPERMI2Q       Z18, Z11, Z15
+	MOVL           $0x000000aa, R13
+	KMOVW          R13, K1
+	VPBROADCASTQ   66(R12), Z11
+	VPBROADCASTQ   66(R12)(AX*1), K1, Z11
+	VPMULTISHIFTQB Z11, Z16, Z11
+	VMOVDQA64      Z11, Z11
+	VMOVDQA64      Z13, Z13
+	VMOVDQA64      Z15, Z15
+	VPSLLW         $0x02, Z19, Z18
+	VPUNPCKLBW     Z17, Z24, Z26
+	VPUNPCKLBW     Z19, Z18, Z27
+	VPSRLW         $0x02, Z26, Z28
+	VMOVDQA64      Z1, Z23
+	VXORPS         Z29, Z29, Z29
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z30
+	VPTERNLOGD     $0xe4, Z30, Z27, Z26
+	VPERMB         Z0, Z26, Z30
+	VPDPBUSD       (DI), Z30, Z23
+	VPSRLW         $0x04, Z26, Z26
+	VPERMB         Z0, Z26, Z26
+	VPDPBUSD       128(DI), Z26, Z29
+	VPSRLW         $0x01, Z27, Z26
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z27
+	VPTERNLOGD     $0xe4, Z27, Z26, Z28
+	VPERMB         Z0, Z28, Z26
+	VPDPBUSD       64(DI), Z26, Z23
+	VPSRLW         $0x04, Z28, Z28
+	VPERMB         Z0, Z28, Z28
+	VPDPBUSD       192(DI), Z28, Z29
+	VPADDD         Z29, Z23, Z23
+	VPBROADCASTQ   74(BX)(AX*2), Z26
+	VMOVDQU64      k_nibble_each_dword_64<>+0(SB), Z27
+	VPMULTISHIFTQB Z26, Z27, Z26
+	VPBROADCASTQ   k_ones<>+0(SB), Z27
+	VPBROADCASTQ   k_scale_1e<>+0(SB), Z28
+	VPTERNLOGD     $0xea, Z27, Z28, Z26
+	VPMULLD        Z26, Z23, Z23
+	VPUNPCKHBW     Z17, Z24, Z17
+	VPUNPCKHBW     Z19, Z18, Z18
+	VPSRLW         $0x02, Z17, Z19
+	VMOVDQA64      Z1, Z1
+	VXORPS         Z24, Z24, Z24
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z26
+	VPTERNLOGD     $0xe4, Z26, Z18, Z17
+	VPERMB         Z0, Z17, Z26
+	VPDPBUSD       (DI), Z26, Z1
+	VPSRLW         $0x04, Z17, Z17
+	VPERMB         Z0, Z17, Z17
+	VPDPBUSD       128(DI), Z17, Z24
+	VPSRLW         $0x01, Z18, Z17
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z18
+	VPTERNLOGD     $0xe4, Z18, Z17, Z19
+	VPERMB         Z0, Z19, Z17
+	VPDPBUSD       64(DI), Z17, Z1
+	VPSRLW         $0x04, Z19, Z19
+	VPERMB         Z0, Z19, Z19
+	VPDPBUSD       192(DI), Z19, Z24
+	VPADDD         Z24, Z1, Z1
+	VPBROADCASTQ   74(BX)(SI*1), Z17
+	VMOVDQU64      k_nibble_each_dword_64<>+0(SB), Z18
+	VPMULTISHIFTQB Z17, Z18, Z17
+	VPBROADCASTQ   k_ones<>+0(SB), Z18
+	VPBROADCASTQ   k_scale_1e<>+0(SB), Z19
+	VPTERNLOGD     $0xea, Z18, Z19, Z17
+	VPMULLD        Z17, Z1, Z1
+	VMOVDQU64      2(R12)(AX*2), Z17
+	VMOVDQU64      2(R12)(SI*1), Z24
+	VMOVDQA64      Z12, Z18
+	VPERMI2Q       Z24, Z17, Z18
+	VMOVDQA64      Z14, Z19
+	VPERMI2Q       Z24, Z17, Z19
+	MOVL           $0x000000aa, R13
+	KMOVW          R13, K1
+	VPBROADCASTQ   66(R12)(AX*2), Z17
+	VPBROADCASTQ   66(R12)(SI*1), K1, Z17
+	VPMULTISHIFTQB Z17, Z16, Z17
+	VMOVDQA64      Z17, Z17
+	VMOVDQA64      Z18, Z18
+	VMOVDQA64      Z19, Z19
+	VPUNPCKHDQ     Z7, Z6, Z24
+	VPUNPCKLDQ     Z7, Z6, Z6
+	VPADDD         Z24, Z6, Z6
+	VPUNPCKHDQ     Z10, Z9, Z24
+	VPUNPCKLDQ     Z10, Z9, Z9
+	VPADDD         Z24, Z9, Z9
+	VPUNPCKHQDQ    Z9, Z6, Z24
+	VPUNPCKLQDQ    Z9, Z6, Z6
+	VPADDD         Z24, Z6, Z6
+	VEXTRACTI64X4  $0x01, Z6, Y24
+	VPADDD         Y24, Y6, Y6
+	VEXTRACTI32X4  $0x01, Y6, X7
+	VPADDD         X7, X6, X7
+	VCVTDQ2PS      X7, X6
+	VMULPS         X6, X8, X6
+	VADDPS         X6, X2, X6
+	VMOVAPS        X3, X2
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X6, X5
+	VMOVDQU32      (BX), X6
+	VPUNPCKLWD     (BX)(AX*1), X6, X6
+	VMOVDQU32      (BX)(AX*2), X7
+	VPUNPCKLWD     (BX)(SI*1), X7, X7
+	VPUNPCKLDQ     X7, X6, X6
+	VCVTPH2PS      X6, X6
+	VMULPS         k_parts_8<>+0(SB), X6, X6
+	VBROADCASTSS   (R8), X7
+	VMULPS         X7, X6, X8
+	VMOVDQA64      Z21, Z6
+	VMOVDQA64      Z22, Z7
+	VMOVDQA64      Z23, Z9
+	VMOVDQA64      Z1, Z10
+	ADDQ           $0x52, BX
+	ADDQ           $0x00000100, DI
+	ADDQ           $0x04, R8
+	ADDQ           $0x30, R9
+	DECQ           R11
+	JNZ            block
+	VPUNPCKHDQ     Z7, Z6, Z1
+	VPUNPCKLDQ     Z7, Z6, Z6
+	VPADDD         Z1, Z6, Z6
+	VPUNPCKHDQ     Z10, Z9, Z1
+	VPUNPCKLDQ     Z10, Z9, Z9
+	VPADDD         Z1, Z9, Z9
+	VPUNPCKHQDQ    Z9, Z6, Z1
+	VPUNPCKLQDQ    Z9, Z6, Z6
+	VPADDD         Z1, Z6, Z6
+	VEXTRACTI64X4  $0x01, Z6, Y1
+	VPADDD         Y1, Y6, Y6
+	VEXTRACTI32X4  $0x01, Y6, X1
+	VPADDD         X1, X6, X1
+	VCVTDQ2PS      X1, X1
+	VMULPS         X1, X8, X1
+	VADDPS         X1, X2, X1
+	VMOVAPS        X3, X2
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X1, X5
+	MOVQ           nb+56(FP), R11
+	TESTQ          $0x00000001, R11
+	JZ             even
+	VADDPS         X2, X5, X5
+	VADDPS         X4, X3, X3
+	VADDPS         X3, X5, X2
+	JMP            store
+
+even:
+	VADDPS X3, X2, X2
+	VADDPS X5, X4, X4
+	VADDPS X4, X2, X2
+
+store:
+	VMOVUPS X2, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+constants:
+	VMOVDQU64 k_low_qwords_by_row<>+0(SB), Z12
+	VMOVDQU64 k_high_qwords_by_row<>+0(SB), Z14
+	VMOVDQU64 k_pairs_by_lane_64<>+0(SB), Z16
+	VMOVDQU64 k_minus_64<>+0(SB), Z20
+	VMOVDQU64 k_bytes_01_64<>+0(SB), Z25
+	JMP       next
+
+DATA k_levels_iq2s_64<>+0(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2s_64<>+8(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2s_64<>+16(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2s_64<>+24(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2s_64<>+32(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2s_64<>+40(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2s_64<>+48(SB)/8, $0x00152738006b5948
+DATA k_levels_iq2s_64<>+56(SB)/8, $0x00152738006b5948
+GLOBL k_levels_iq2s_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_low_qwords_by_row<>+0(SB)/8, $0x0000000000000000
+DATA k_low_qwords_by_row<>+8(SB)/8, $0x0000000000000008
+DATA k_low_qwords_by_row<>+16(SB)/8, $0x0000000000000001
+DATA k_low_qwords_by_row<>+24(SB)/8, $0x0000000000000009
+DATA k_low_qwords_by_row<>+32(SB)/8, $0x0000000000000002
+DATA k_low_qwords_by_row<>+40(SB)/8, $0x000000000000000a
+DATA k_low_qwords_by_row<>+48(SB)/8, $0x0000000000000003
+DATA k_low_qwords_by_row<>+56(SB)/8, $0x000000000000000b
+GLOBL k_low_qwords_by_row<>(SB), RODATA|NOPTR, $64
+
+DATA k_high_qwords_by_row<>+0(SB)/8, $0x0000000000000004
+DATA k_high_qwords_by_row<>+8(SB)/8, $0x000000000000000c
+DATA k_high_qwords_by_row<>+16(SB)/8, $0x0000000000000005
+DATA k_high_qwords_by_row<>+24(SB)/8, $0x000000000000000d
+DATA k_high_qwords_by_row<>+32(SB)/8, $0x0000000000000006
+DATA k_high_qwords_by_row<>+40(SB)/8, $0x000000000000000e
+DATA k_high_qwords_by_row<>+48(SB)/8, $0x0000000000000007
+DATA k_high_qwords_by_row<>+56(SB)/8, $0x000000000000000f
+GLOBL k_high_qwords_by_row<>(SB), RODATA|NOPTR, $64
+
+DATA k_pairs_by_lane_64<>+0(SB)/8, $0x0e0c0a0806040200
+DATA k_pairs_by_lane_64<>+8(SB)/8, $0x0e0c0a0806040200
+DATA k_pairs_by_lane_64<>+16(SB)/8, $0x1e1c1a1816141210
+DATA k_pairs_by_lane_64<>+24(SB)/8, $0x1e1c1a1816141210
+DATA k_pairs_by_lane_64<>+32(SB)/8, $0x2e2c2a2826242220
+DATA k_pairs_by_lane_64<>+40(SB)/8, $0x2e2c2a2826242220
+DATA k_pairs_by_lane_64<>+48(SB)/8, $0x3e3c3a3836343230
+DATA k_pairs_by_lane_64<>+56(SB)/8, $0x3e3c3a3836343230
+GLOBL k_pairs_by_lane_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_bytes_02_64<>+0(SB)/8, $0x0202020202020202
+DATA k_bytes_02_64<>+8(SB)/8, $0x0202020202020202
+DATA k_bytes_02_64<>+16(SB)/8, $0x0202020202020202
+DATA k_bytes_02_64<>+24(SB)/8, $0x0202020202020202
+DATA k_bytes_02_64<>+32(SB)/8, $0x0202020202020202
+DATA k_bytes_02_64<>+40(SB)/8, $0x0202020202020202
+DATA k_bytes_02_64<>+48(SB)/8, $0x0202020202020202
+DATA k_bytes_02_64<>+56(SB)/8, $0x0202020202020202
+GLOBL k_bytes_02_64<>(SB), RODATA|NOPTR, $64
+
+// func iq3xxsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, CMOV, F16C, GFNI, MMX+
+TEXT ·iq3xxsRowsAVX512(SB), $8-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq3xxs+0(SB), R10
+	VMOVDQU64 (R10), Z0
+	VMOVDQU64 256(R10), Z1
+	VMOVDQU64 128(R10), Z2
+	VMOVDQU64 384(R10), Z3
+	VMOVDQU32 k_levels_iq3xxs_64<>+0(SB), Z4
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, (SP)
+	JMP  constants
+
+next:
+	MOVQ           CX, BX
+	MOVQ           q+32(FP), DI
+	MOVQ           d+40(FP), R8
+	MOVQ           sums+48(FP), R9
+	MOVQ           nb+56(FP), R11
+	VXORPS         X6, X6, X6
+	VXORPS         X7, X7, X7
+	VXORPS         X8, X8, X8
+	VXORPS         X9, X9, X9
+	VXORPS         Z10, Z10, Z10
+	VXORPS         Z11, Z11, Z11
+	VXORPS         X12, X12, X12
+	VMOVDQU64      2(BX), Z5
+	VMOVDQU64      2(BX)(AX*2), Z18
+	VMOVDQA64      Z13, Z14
+	VPERMI2B       Z18, Z5, Z14
+	VMOVDQA64      Z15, Z16
+	VPERMI2B       Z18, Z5, Z16
+	VMOVDQU32      66(BX), Y17
+	VINSERTI64X4   $0x01, 66(BX)(AX*2), Z17, Z17
+	VPMULTISHIFTQB Z17, Z19, Z18
+	VMOVDQU64      2(BX)(AX*1), Z5
+	VMOVDQU64      2(BX)(SI*1), Z23
+	VMOVDQA64      Z13, Z20
+	VPERMI2B       Z23, Z5, Z20
+	VMOVDQA64      Z15, Z21
+	VPERMI2B       Z23, Z5, Z21
+	VMOVDQU32      66(BX)(AX*1), Y22
+	VINSERTI64X4   $0x01, 66(BX)(SI*1), Z22, Z22
+	VPMULTISHIFTQB Z22, Z19, Z23
+
+block:
+	MOVQ            (SP), R12
+	ADDQ            BX, R12
+	PREFETCHT0      (R12)
+	PREFETCHT0      (R12)(AX*1)
+	PREFETCHT0      (R12)(AX*2)
+	PREFETCHT0      (R12)(SI*1)
+	LEAQ            98(BX), R12
+	CMPQ            R11, $0x01
+	CMOVQEQ         BX, R12
+	VPBROADCASTQ    k_minus_64<>+0(SB), Z24
+	VBROADCASTI32X4 32(R9), Y5
+	VPMOVSXWD       Y5, Z5
+	VPMULLD         Z24, Z5, Z5
+	VMOVDQU64       64(R10), Z24
+	VMOVDQA64       Z14, Z27
+	VPERMI2B        Z24, Z0, Z27
+	VMOVDQA64       Z16, Z28
+	VPERMI2B        Z24, Z0, Z28
+	VMOVDQU64       192(R10), Z24
+	VMOVDQA64       Z14, Z29
+	VPERMI2B        Z24, Z2, Z29
+	VMOVDQA64       Z16, Z30
+	VPERMI2B        Z24, Z2, Z30
+	VPMOVB2M        Z14, K1
+	VMOVDQU8        Z29, K1, Z27
+	VPMOVB2M        Z16, K2
+	VMOVDQU8        Z30, K2, Z28
+	VMOVDQU64       320(R10), Z24
+	VMOVDQA64       Z14, Z29
+	VPERMI2B        Z24, Z1, Z29
+	VMOVDQA64       Z16, Z30
+	VPERMI2B        Z24, Z1, Z30
+	VMOVDQU64       448(R10), Z24
+	VMOVDQA64       Z14, Z14
+	VPERMI2B        Z24, Z3, Z14
+	VMOVDQA64       Z16, Z16
+	VPERMI2B        Z24, Z3, Z16
+	VMOVDQU8        Z14, K1, Z29
+	VMOVDQU8        Z16, K2, Z30
+	VMOVDQA64       Z5, Z24
+	VXORPS          Z14, Z14, Z14
+	VPBROADCASTQ    k_signs_1_0<>+0(SB), Z16
+	VGF2P8AFFINEQB  $0x00, Z16, Z18, Z16
+	VPORD           Z16, Z27, Z27
+	VPERMB          Z4, Z27, Z16
+	VPDPBUSD        (DI), Z16, Z24
+	VPSRLW          $0x04, Z27, Z27
+	VPERMB          Z4, Z27, Z27
+	VPDPBUSD        64(DI), Z27, Z14
+	VPBROADCASTQ    k_signs_1_2<>+0(SB), Z16
+	VGF2P8AFFINEQB  $0x00, Z16, Z18, Z16
+	VPORD           Z16, Z29, Z29
+	VPERMB          Z4, Z29, Z16
+	VPDPBUSD        128(DI), Z16, Z24
+	VPSRLW          $0x04, Z29, Z29
+	VPERMB          Z4, Z29, Z29
+	VPDPBUSD        192(DI), Z29, Z14
+	VPBROADCASTQ    k_signs_1_4<>+0(SB), Z16
+	VGF2P8AFFINEQB  $0x00, Z16, Z18, Z16
+	VPORD           Z16, Z28, Z28
+	VPERMB          Z4, Z28, Z16
+	VPDPBUSD        256(DI), Z16, Z24
+	VPSRLW          $0x04, Z28, Z28
+	VPERMB          Z4, Z28, Z28
+	VPDPBUSD        320(DI), Z28, Z14
+	VPBROADCASTQ    k_signs_1_6<>+0(SB), Z16
+	VGF2P8AFFINEQB  $0x00, Z16, Z18, Z16
+	VPORD           Z16, Z30, Z30
+	VPERMB          Z4, Z30, Z16
+	VPDPBUSD        384(DI), Z16, Z24
+	VPSRLW          $0x04, Z30, Z30
+	VPERMB          Z4, Z30, Z30
+	VPDPBUSD        448(DI), Z30, Z14
+	VPADDD          Z14, Z24, Z24
+	VPSRLD          $0x1b, Z17, Z17
+	VPBROADCASTQ    k_ones<>+0(SB), Z14
+	VPORD           Z14, Z17, Z17
+	VPMULLD         Z17, Z24, Z24
+	VMOVDQU64       2(R12), Z17
+	VMOVDQU64       2(R12)(AX*2), Z18
+	VMOVDQA64       Z13, Z14
+	VPERMI2B        Z18, Z17, Z14
+	VMOVDQA64       Z15, Z16
+	VPERMI2B        Z18, Z17, Z16
+	VMOVDQU32       66(R12), Y25
+	VINSERTI64X4    $0x01, 66(R12)(AX*2), Z25, Z25
+	VPMULTISHIFTQB  Z25, Z19, Z18
+	VMOVDQA64       Z25, Z17
+	VMOVDQA64       Z14, Z14
+	VMOVDQA64       Z16, Z16
+	VMOVDQA64       Z18, Z18
+	VMOVDQU64       64(R10), Z27
+	VMOVDQA64       Z20, Z28
+	VPERMI2B        Z27, Z0, Z28
+	VMOVDQA64       Z21, Z29
+	VPERMI2B        Z27, Z0, Z29
+	VMOVDQU64       192(R10), Z27
+	VMOVDQA64       Z20, Z30
+	VPERMI2B        Z27, Z2, Z30
+	VMOVDQA64       Z21, Z31
+	VPERMI2B        Z27, Z2, Z31
+	VPMOVB2M        Z20, K1
+	VMOVDQU8        Z30, K1, Z28
+	VPMOVB2M        Z21, K2
+	VMOVDQU8        Z31, K2, Z29
+	VMOVDQU64       320(R10), Z27
+	VMOVDQA64       Z20, Z30
+	VPERMI2B        Z27, Z1, Z30
+	VMOVDQA64       Z21, Z31
+	VPERMI2B        Z27, Z1, Z31
+	VMOVDQU64       448(R10), Z27
+	VMOVDQA64       Z20, Z20
+	VPERMI2B        Z27, Z3, Z20
+	VMOVDQA64       Z21, Z21
+	VPERMI2B        Z27, Z3, Z21
+	VMOVDQU8        Z20, K1, Z30
+	VMOVDQU8        Z21, K2, Z31
+	VMOVDQA64       Z5, Z5
+	VXORPS          Z20, Z20, Z20
+	VPBROADCASTQ    k_signs_1_0<>+0(SB), Z21
+	VGF2P8AFFINEQB  $0x00, Z21, Z23, Z21
+	VPORD           Z21, Z28, Z28
+	VPERMB          Z4, Z28, Z21
+	VPDPBUSD        (DI), Z21, Z5
+	VPSRLW          $0x04, Z28, Z28
+	VPERMB          Z4, Z28, Z28
+	VPDPBUSD        64(DI), Z28, Z20
+	VPBROADCASTQ    k_signs_1_2<>+0(SB), Z21
+	VGF2P8AFFINEQB  $0x00, Z21, Z23, Z21
+	VPORD           Z21, Z30, Z30
+	VPERMB          Z4, Z30, Z21
+	VPDPBUSD        128(DI), Z21, Z5
+	VPSRLW          $0x04, Z30, Z30
+	VPERMB          Z4, Z30, Z30
+	VPDPBUSD        192(DI), Z30, Z20
+	VPBROADCASTQ    k_signs_1_4<>+0(SB), Z21
+	VGF2P8AFFINEQB  $0x00, Z21, Z23, Z21
+	VPORD           Z21, Z29, Z29
+	VPERMB          Z4, Z29, Z21
+	VPDPBUSD        256(DI), Z21, Z5
+	VPSRLW          $0x04, Z29, Z29
+	VPERMB          Z4, Z29, Z29
+	VPDPBUSD        320(DI), Z29, Z20
+	VPBROADCASTQ    k_signs_1_6<>+0(SB), Z21
+	VGF2P8AFFINEQB  $0x00, Z21, Z23, Z21
+	VPORD           Z21, Z31, Z31
+	VPERMB          Z4, Z31, Z21
+	VPDPBUSD        384(DI), Z21, Z5
+	VPSRLW          $0x04, Z31, Z31
+	VPERMB          Z4, Z31, Z31
+	VPDPBUSD        448(DI), Z31, Z20
+	VPADDD          Z20, Z5, Z5
+	VPSRLD          $0x1b, Z22, Z22
+	VPBROADCASTQ    k_ones<>+0(SB), Z20
+	VPORD           Z20, Z22, Z22
+	VPMULLD         Z22, Z5, Z5
+	VMOVDQU64       2(R12)(AX*1), Z22
+	VMOVDQU64       2(R12)(SI*1), Z23
+	VMOVDQA64       Z13, Z20
+	VPERMI2B        Z23, Z22, Z20
+	VMOVDQA64       Z15, Z21
+	VPERMI2B        Z23, Z22, Z21
+	VMOVDQU32       66(R12)(AX*1), Y26
+	VINSERTI64X4    $0x01, 66(R12)(SI*1), Z26, Z26
+	VPMULTISHIFTQB  Z26, Z19, Z23
+	VMOVDQA64       Z26, Z22
+	VMOVDQA64       Z20, Z20
+	VMOVDQA64       Z21, Z21
+	VMOVDQA64       Z23, Z23
+	VSHUFPS         $0x88, Z11, Z10, Z27
+	VSHUFPS         $0xdd, Z11, Z10, Z10
+	VPADDD          Z27, Z10, Z10
+	VEXTRACTI64X4   $0x01, Z10, Y11
+	VSHUFPS         $0x88, Y11, Y10, Y25
+	VSHUFPS         $0xdd, Y11, Y10, Y11
+	VPADDD          Y25, Y11, Y11
+	VEXTRACTI32X4   $0x01, Y11, X10
+	VPADDD          X10, X11, X10
+	VCVTDQ2PS       X10, X10
+	VMULPS          X10, X12, X10
+	VADDPS          X10, X6, X10
+	VMOVAPS         X7, X6
+	VMOVAPS         X8, X7
+	VMOVAPS         X9, X8
+	VMOVAPS         X10, X9
+	VMOVDQU32       (BX), X10
+	VPUNPCKLWD      (BX)(AX*1), X10, X10
+	VMOVDQU32       (BX)(AX*2), X11
+	VPUNPCKLWD      (BX)(SI*1), X11, X11
+	VPUNPCKLDQ      X11, X10, X10
+	VCVTPH2PS       X10, X10
+	VMULPS          k_parts_4<>+0(SB), X10, X10
+	VBROADCASTSS    (R8), X11
+	VMULPS          X11, X10, X12
+	VMOVDQA64       Z24, Z10
+	VMOVDQA64       Z5, Z11
+	ADDQ            $0x62, BX
+	ADDQ            $0x00000200, DI
+	ADDQ            $0x04, R8
+	ADDQ            $0x30, R9
+	DECQ            R11
+	JNZ             block
+	VSHUFPS         $0x88, Z11, Z10, Z5
+	VSHUFPS         $0xdd, Z11, Z10, Z10
+	VPADDD          Z5, Z10, Z10
+	VEXTRACTI64X4   $0x01, Z10, Y5
+	VSHUFPS         $0x88, Y5, Y10, Y11
+	VSHUFPS         $0xdd, Y5, Y10, Y5
+	VPADDD          Y11, Y5, Y5
+	VEXTRACTI32X4   $0x01, Y5, X10
+	VPADDD          X10, X5, X10
+	VCVTDQ2PS       X10, X5
+	VMULPS          X5, X12, X5
+	VADDPS          X5, X6, X5
+	VMOVAPS         X7, X6
+	VMOVAPS         X8, X7
+	VMOVAPS         X9, X8
+	VMOVAPS         X5, X9
+	MOVQ            nb+56(FP), R11
+	TESTQ           $0x00000001, R11
+	JZ              even
+	VADDPS          X6, X9, X9
+	VADDPS          X8, X7, X7
+	VADDPS          X7, X9, X6
+	JMP             store
+
+even:
+	VADDPS X7, X6, X6
+	VADDPS X9, X8, X8
+	VADDPS X8, X6, X6
+
+store:
+	VMOVUPS X6, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+constants:
+	VMOVDQU64 k_even_bytes_64<>+0(SB), Z13
+	VMOVDQU64 k_odd_bytes_64<>+0(SB), Z15
+	VMOVDQU64 k_sign_words_64<>+0(SB), Z19
+	JMP       next
+
+DATA k_levels_iq3xxs_64<>+0(SB)/8, $0x7e746c645c544c44
+DATA k_levels_iq3xxs_64<>+8(SB)/8, $0x020c141c242c343c
+DATA k_levels_iq3xxs_64<>+16(SB)/8, $0x7e746c645c544c44
+DATA k_levels_iq3xxs_64<>+24(SB)/8, $0x020c141c242c343c
+DATA k_levels_iq3xxs_64<>+32(SB)/8, $0x7e746c645c544c44
+DATA k_levels_iq3xxs_64<>+40(SB)/8, $0x020c141c242c343c
+DATA k_levels_iq3xxs_64<>+48(SB)/8, $0x7e746c645c544c44
+DATA k_levels_iq3xxs_64<>+56(SB)/8, $0x020c141c242c343c
+GLOBL k_levels_iq3xxs_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_even_bytes_64<>+0(SB)/8, $0x0e0c0a0806040200
+DATA k_even_bytes_64<>+8(SB)/8, $0x1e1c1a1816141210
+DATA k_even_bytes_64<>+16(SB)/8, $0x2e2c2a2826242220
+DATA k_even_bytes_64<>+24(SB)/8, $0x3e3c3a3836343230
+DATA k_even_bytes_64<>+32(SB)/8, $0x4e4c4a4846444240
+DATA k_even_bytes_64<>+40(SB)/8, $0x5e5c5a5856545250
+DATA k_even_bytes_64<>+48(SB)/8, $0x6e6c6a6866646260
+DATA k_even_bytes_64<>+56(SB)/8, $0x7e7c7a7876747270
+GLOBL k_even_bytes_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_odd_bytes_64<>+0(SB)/8, $0x0f0d0b0907050301
+DATA k_odd_bytes_64<>+8(SB)/8, $0x1f1d1b1917151311
+DATA k_odd_bytes_64<>+16(SB)/8, $0x2f2d2b2927252321
+DATA k_odd_bytes_64<>+24(SB)/8, $0x3f3d3b3937353331
+DATA k_odd_bytes_64<>+32(SB)/8, $0x4f4d4b4947454341
+DATA k_odd_bytes_64<>+40(SB)/8, $0x5f5d5b5957555351
+DATA k_odd_bytes_64<>+48(SB)/8, $0x6f6d6b6967656361
+DATA k_odd_bytes_64<>+56(SB)/8, $0x7f7d7b7977757371
+GLOBL k_odd_bytes_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_signs_1_0<>+0(SB)/8, $0x0000000100000002
+DATA k_signs_1_0<>+8(SB)/8, $0x0000000100000002
+DATA k_signs_1_0<>+16(SB)/8, $0x0000000100000002
+DATA k_signs_1_0<>+24(SB)/8, $0x0000000100000002
+DATA k_signs_1_0<>+32(SB)/8, $0x0000000100000002
+DATA k_signs_1_0<>+40(SB)/8, $0x0000000100000002
+DATA k_signs_1_0<>+48(SB)/8, $0x0000000100000002
+DATA k_signs_1_0<>+56(SB)/8, $0x0000000100000002
+GLOBL k_signs_1_0<>(SB), RODATA|NOPTR, $64
+
+DATA k_signs_1_2<>+0(SB)/8, $0x0000000400000008
+DATA k_signs_1_2<>+8(SB)/8, $0x0000000400000008
+DATA k_signs_1_2<>+16(SB)/8, $0x0000000400000008
+DATA k_signs_1_2<>+24(SB)/8, $0x0000000400000008
+DATA k_signs_1_2<>+32(SB)/8, $0x0000000400000008
+DATA k_signs_1_2<>+40(SB)/8, $0x0000000400000008
+DATA k_signs_1_2<>+48(SB)/8, $0x0000000400000008
+DATA k_signs_1_2<>+56(SB)/8, $0x0000000400000008
+GLOBL k_signs_1_2<>(SB), RODATA|NOPTR, $64
+
+DATA k_signs_1_4<>+0(SB)/8, $0x0000001000000020
+DATA k_signs_1_4<>+8(SB)/8, $0x0000001000000020
+DATA k_signs_1_4<>+16(SB)/8, $0x0000001000000020
+DATA k_signs_1_4<>+24(SB)/8, $0x0000001000000020
+DATA k_signs_1_4<>+32(SB)/8, $0x0000001000000020
+DATA k_signs_1_4<>+40(SB)/8, $0x0000001000000020
+DATA k_signs_1_4<>+48(SB)/8, $0x0000001000000020
+DATA k_signs_1_4<>+56(SB)/8, $0x0000001000000020
+GLOBL k_signs_1_4<>(SB), RODATA|NOPTR, $64
+
+DATA k_signs_1_6<>+0(SB)/8, $0x000000400000007f
+DATA k_signs_1_6<>+8(SB)/8, $0x000000400000007f
+DATA k_signs_1_6<>+16(SB)/8, $0x000000400000007f
+DATA k_signs_1_6<>+24(SB)/8, $0x000000400000007f
+DATA k_signs_1_6<>+32(SB)/8, $0x000000400000007f
+DATA k_signs_1_6<>+40(SB)/8, $0x000000400000007f
+DATA k_signs_1_6<>+48(SB)/8, $0x000000400000007f
+DATA k_signs_1_6<>+56(SB)/8, $0x000000400000007f
+GLOBL k_signs_1_6<>(SB), RODATA|NOPTR, $64
+
+DATA k_parts_4<>+0(SB)/8, $0x3e8000003e800000
+DATA k_parts_4<>+8(SB)/8, $0x3e8000003e800000
+DATA k_parts_4<>+16(SB)/8, $0x3e8000003e800000
+DATA k_parts_4<>+24(SB)/8, $0x3e8000003e800000
+GLOBL k_parts_4<>(SB), RODATA|NOPTR, $32
+
+// func iq3sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, BMI2, CMOV, F16C, GFNI, MMX+
+TEXT ·iq3sRowsAVX512(SB), $8-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq3s+0(SB), R10
+	VMOVDQU32 k_levels_iq3s_64<>+0(SB), Z0
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, (SP)
+	JMP  constants
+
+next:
+	MOVQ         CX, BX
+	MOVQ         q+32(FP), DI
+	MOVQ         d+40(FP), R8
+	MOVQ         sums+48(FP), R9
+	MOVQ         nb+56(FP), R11
+	VXORPS       X2, X2, X2
+	VXORPS       X3, X3, X3
+	VXORPS       X4, X4, X4
+	VXORPS       X5, X5, X5
+	VXORPS       Z6, Z6, Z6
+	VXORPS       Z7, Z7, Z7
+	VXORPS       X8, X8, X8
+	VMOVDQU64    2(BX), Z1
+	VMOVDQU64    2(BX)(AX*2), Z14
+	VMOVDQA64    Z9, Z10
+	VPERMI2B     Z14, Z1, Z10
+	VMOVDQA64    Z11, Z12
+	VPERMI2B     Z14, Z1, Z12
+	VMOVDQU32    74(BX), Y13
+	VINSERTI64X4 $0x01, 74(BX)(AX*2), Z13, Z13
+	VMOVDQU64    2(BX)(AX*1), Z1
+	VMOVDQU64    2(BX)(SI*1), Z18
+	VMOVDQA64    Z9, Z14
+	VPERMI2B     Z18, Z1, Z14
+	VMOVDQA64    Z11, Z15
+	VPERMI2B     Z18, Z1, Z15
+	VMOVDQU32    74(BX)(AX*1), Y16
+	VINSERTI64X4 $0x01, 74(BX)(SI*1), Z16, Z16
+
+block:
+	MOVQ            (SP), R12
+	ADDQ            BX, R12
+	PREFETCHT0      (R12)
+	PREFETCHT0      (R12)(AX*1)
+	PREFETCHT0      (R12)(AX*2)
+	PREFETCHT0      (R12)(SI*1)
+	LEAQ            110(BX), R12
+	CMPQ            R11, $0x01
+	CMOVQEQ         BX, R12
+	VBROADCASTI32X4 32(R9), Y1
+	VPMOVSXWD       Y1, Z1
+	VPMULLD         Z17, Z1, Z1
+	VMOVDQU64       (R10), Z18
+	VMOVDQU64       64(R10), Z19
+	VMOVDQA64       Z10, Z20
+	VPERMI2B        Z19, Z18, Z20
+	VMOVDQA64       Z12, Z21
+	VPERMI2B        Z19, Z18, Z21
+	VMOVDQU64       128(R10), Z18
+	VMOVDQU64       192(R10), Z19
+	VMOVDQA64       Z10, Z27
+	VPERMI2B        Z19, Z18, Z27
+	VMOVDQA64       Z12, Z28
+	VPERMI2B        Z19, Z18, Z28
+	VPMOVB2M        Z10, K1
+	VMOVDQU8        Z27, K1, Z20
+	VPMOVB2M        Z12, K2
+	VMOVDQU8        Z28, K2, Z21
+	VMOVDQU64       256(R10), Z18
+	VMOVDQU64       320(R10), Z19
+	VMOVDQA64       Z10, Z27
+	VPERMI2B        Z19, Z18, Z27
+	VMOVDQA64       Z12, Z28
+	VPERMI2B        Z19, Z18, Z28
+	VMOVDQU64       384(R10), Z18
+	VMOVDQU64       448(R10), Z19
+	VMOVDQA64       Z10, Z29
+	VPERMI2B        Z19, Z18, Z29
+	VMOVDQA64       Z12, Z30
+	VPERMI2B        Z19, Z18, Z30
+	VMOVDQU8        Z29, K1, Z27
+	VMOVDQU8        Z30, K2, Z28
+	MOVQ            $0x5555555555555555, R13
+	MOVQ            66(BX)(AX*2), R14
+	PEXTQ           R13, R14, R14
+	SHLQ            $0x20, R14
+	MOVQ            66(BX), R15
+	PEXTQ           R13, R15, R15
+	ORQ             R15, R14
+	KMOVQ           R14, K3
+	VMOVDQU8        Z27, K3, Z20
+	MOVQ            $0xaaaaaaaaaaaaaaaa, R13
+	MOVQ            66(BX)(AX*2), R14
+	PEXTQ           R13, R14, R14
+	SHLQ            $0x20, R14
+	MOVQ            66(BX), R15
+	PEXTQ           R13, R15, R15
+	ORQ             R15, R14
+	KMOVQ           R14, K4
+	VMOVDQU8        Z28, K4, Z21
+	VMOVDQU64       512(R10), Z18
+	VMOVDQU64       576(R10), Z19
+	VMOVDQA64       Z10, Z27
+	VPERMI2B        Z19, Z18, Z27
+	VMOVDQA64       Z12, Z28
+	VPERMI2B        Z19, Z18, Z28
+	VMOVDQU64       640(R10), Z18
+	VMOVDQU64       704(R10), Z19
+	VMOVDQA64       Z10, Z29
+	VPERMI2B        Z19, Z18, Z29
+	VMOVDQA64       Z12, Z30
+	VPERMI2B        Z19, Z18, Z30
+	VMOVDQU8        Z29, K1, Z27
+	VMOVDQU8        Z30, K2, Z28
+	VMOVDQU64       768(R10), Z18
+	VMOVDQU64       832(R10), Z19
+	VMOVDQA64       Z10, Z29
+	VPERMI2B        Z19, Z18, Z29
+	VMOVDQA64       Z12, Z30
+	VPERMI2B        Z19, Z18, Z30
+	VMOVDQU64       896(R10), Z18
+	VMOVDQU64       960(R10), Z19
+	VMOVDQA64       Z10, Z10
+	VPERMI2B        Z19, Z18, Z10
+	VMOVDQA64       Z12, Z12
+	VPERMI2B        Z19, Z18, Z12
+	VMOVDQU8        Z10, K1, Z29
+	VMOVDQU8        Z12, K2, Z30
+	VMOVDQU8        Z29, K3, Z27
+	VMOVDQU8        Z30, K4, Z28
+	VMOVDQA64       Z1, Z18
+	VXORPS          Z10, Z10, Z10
+	VGF2P8AFFINEQB  $0x00, Z22, Z13, Z12
+	VPORD           Z12, Z20, Z20
+	VPERMB          Z0, Z20, Z12
+	VPDPBUSD        (DI), Z12, Z18
+	VPSRLW          $0x04, Z20, Z20
+	VPERMB          Z0, Z20, Z20
+	VPDPBUSD        64(DI), Z20, Z10
+	VGF2P8AFFINEQB  $0x00, Z23, Z13, Z12
+	VPORD           Z12, Z27, Z27
+	VPERMB          Z0, Z27, Z12
+	VPDPBUSD        128(DI), Z12, Z18
+	VPSRLW          $0x04, Z27, Z27
+	VPERMB          Z0, Z27, Z27
+	VPDPBUSD        192(DI), Z27, Z10
+	VGF2P8AFFINEQB  $0x00, Z24, Z13, Z12
+	VPORD           Z12, Z21, Z21
+	VPERMB          Z0, Z21, Z12
+	VPDPBUSD        256(DI), Z12, Z18
+	VPSRLW          $0x04, Z21, Z21
+	VPERMB          Z0, Z21, Z21
+	VPDPBUSD        320(DI), Z21, Z10
+	VPBROADCASTQ    k_signs_0_6<>+0(SB), Z12
+	VGF2P8AFFINEQB  $0x00, Z12, Z13, Z12
+	VPORD           Z12, Z28, Z28
+	VPERMB          Z0, Z28, Z12
+	VPDPBUSD        384(DI), Z12, Z18
+	VPSRLW          $0x04, Z28, Z28
+	VPERMB          Z0, Z28, Z28
+	VPDPBUSD        448(DI), Z28, Z10
+	VPADDD          Z10, Z18, Z18
+	MOVL            $0x0000ff00, R13
+	KMOVW           R13, K1
+	VPBROADCASTD    106(BX), Z10
+	VPBROADCASTD    106(BX)(AX*2), K1, Z10
+	VMOVDQU64       k_nibble_right<>+0(SB), Z12
+	VPRORVD         Z12, Z10, Z10
+	VPBROADCASTQ    k_ones<>+0(SB), Z12
+	VPBROADCASTQ    k_scale_1e<>+0(SB), Z13
+	VPTERNLOGD      $0xea, Z12, Z13, Z10
+	VPMULLD         Z10, Z18, Z18
+	VMOVDQU64       2(R12), Z10
+	VMOVDQU64       2(R12)(AX*2), Z13
+	VMOVDQA64       Z9, Z19
+	VPERMI2B        Z13, Z10, Z19
+	VMOVDQA64       Z11, Z12
+	VPERMI2B        Z13, Z10, Z12
+	VMOVDQU32       74(R12), Y25
+	VINSERTI64X4    $0x01, 74(R12)(AX*2), Z25, Z25
+	VMOVDQA64       Z19, Z10
+	VMOVDQA64       Z12, Z12
+	VMOVDQA64       Z25, Z13
+	VMOVDQU64       (R10), Z19
+	VMOVDQU64       64(R10), Z20
+	VMOVDQA64       Z14, Z21
+	VPERMI2B        Z20, Z19, Z21
+	VMOVDQA64       Z15, Z27
+	VPERMI2B        Z20, Z19, Z27
+	VMOVDQU64       128(R10), Z19
+	VMOVDQU64       192(R10), Z20
+	VMOVDQA64       Z14, Z28
+	VPERMI2B        Z20, Z19, Z28
+	VMOVDQA64       Z15, Z29
+	VPERMI2B        Z20, Z19, Z29
+	VPMOVB2M        Z14, K1
+	VMOVDQU8        Z28, K1, Z21
+	VPMOVB2M        Z15, K2
+	VMOVDQU8        Z29, K2, Z27
+	VMOVDQU64       256(R10), Z19
+	VMOVDQU64       320(R10), Z20
+	VMOVDQA64       Z14, Z28
+	VPERMI2B        Z20, Z19, Z28
+	VMOVDQA64       Z15, Z29
+	VPERMI2B        Z20, Z19, Z29
+	VMOVDQU64       384(R10), Z19
+	VMOVDQU64       448(R10), Z20
+	VMOVDQA64       Z14, Z30
+	VPERMI2B        Z20, Z19, Z30
+	VMOVDQA64       Z15, Z31
+	VPERMI2B        Z20, Z19, Z31
+	VMOVDQU8        Z30, K1, Z28
+	VMOVDQU8        Z31, K2, Z29
+	MOVQ            $0x5555555555555555, R13
+	MOVQ            66(BX)(SI*1), R14
+	PEXTQ           R13, R14, R14
+	SHLQ            $0x20, R14
+	MOVQ            66(BX)(AX*1), R15
+	PEXTQ           R13, R15, R15
+	ORQ             R15, R14
+	KMOVQ           R14, K3
+	VMOVDQU8        Z28, K3, Z21
+	MOVQ            $0xaaaaaaaaaaaaaaaa, R13
+	MOVQ            66(BX)(SI*1), R14
+	PEXTQ           R13, R14, R14
+	SHLQ            $0x20, R14
+	MOVQ            66(BX)(AX*1), R15
+	PEXTQ           R13, R15, R15
+	ORQ             R15, R14
+	KMOVQ           R14, K4
+	VMOVDQU8        Z29, K4, Z27
+	VMOVDQU64       512(R10), Z19
+	VMOVDQU64       576(R10), Z20
+	VMOVDQA64       Z14, Z28
+	VPERMI2B        Z20, Z19, Z28
+	VMOVDQA64       Z15, Z29
+	VPERMI2B        Z20, Z19, Z29
+	VMOVDQU64       640(R10), Z19
+	VMOVDQU64       704(R10), Z20
+	VMOVDQA64       Z14, Z30
+	VPERMI2B        Z20, Z19, Z30
+	VMOVDQA64       Z15, Z31
+	VPERMI2B        Z20, Z19, Z31
+	VMOVDQU8        Z30, K1, Z28
+	VMOVDQU8        Z31, K2, Z29
+	VMOVDQU64       768(R10), Z19
+	VMOVDQU64       832(R10), Z20
+	VMOVDQA64       Z14, Z30
+	VPERMI2B        Z20, Z19, Z30
+	VMOVDQA64       Z15, Z31
+	VPERMI2B        Z20, Z19, Z31
+	VMOVDQU64       896(R10), Z19
+	VMOVDQU64       960(R10), Z20
+	VMOVDQA64       Z14, Z14
+	VPERMI2B        Z20, Z19, Z14
+	VMOVDQA64       Z15, Z15
+	VPERMI2B        Z20, Z19, Z15
+	VMOVDQU8        Z14, K1, Z30
+	VMOVDQU8        Z15, K2, Z31
+	VMOVDQU8        Z30, K3, Z28
+	VMOVDQU8        Z31, K4, Z29
+	VMOVDQA64       Z1, Z1
+	VXORPS          Z14, Z14, Z14
+	VGF2P8AFFINEQB  $0x00, Z22, Z16, Z15
+	VPORD           Z15, Z21, Z21
+	VPERMB          Z0, Z21, Z15
+	VPDPBUSD        (DI), Z15, Z1
+	VPSRLW          $0x04, Z21, Z21
+	VPERMB          Z0, Z21, Z21
+	VPDPBUSD        64(DI), Z21, Z14
+	VGF2P8AFFINEQB  $0x00, Z23, Z16, Z15
+	VPORD           Z15, Z28, Z28
+	VPERMB          Z0, Z28, Z15
+	VPDPBUSD        128(DI), Z15, Z1
+	VPSRLW          $0x04, Z28, Z28
+	VPERMB          Z0, Z28, Z28
+	VPDPBUSD        192(DI), Z28, Z14
+	VGF2P8AFFINEQB  $0x00, Z24, Z16, Z15
+	VPORD           Z15, Z27, Z27
+	VPERMB          Z0, Z27, Z15
+	VPDPBUSD        256(DI), Z15, Z1
+	VPSRLW          $0x04, Z27, Z27
+	VPERMB          Z0, Z27, Z27
+	VPDPBUSD        320(DI), Z27, Z14
+	VPBROADCASTQ    k_signs_0_6<>+0(SB), Z15
+	VGF2P8AFFINEQB  $0x00, Z15, Z16, Z15
+	VPORD           Z15, Z29, Z29
+	VPERMB          Z0, Z29, Z15
+	VPDPBUSD        384(DI), Z15, Z1
+	VPSRLW          $0x04, Z29, Z29
+	VPERMB          Z0, Z29, Z29
+	VPDPBUSD        448(DI), Z29, Z14
+	VPADDD          Z14, Z1, Z1
+	MOVL            $0x0000ff00, R13
+	KMOVW           R13, K1
+	VPBROADCASTD    106(BX)(AX*1), Z14
+	VPBROADCASTD    106(BX)(SI*1), K1, Z14
+	VMOVDQU64       k_nibble_right<>+0(SB), Z15
+	VPRORVD         Z15, Z14, Z14
+	VPBROADCASTQ    k_ones<>+0(SB), Z15
+	VPBROADCASTQ    k_scale_1e<>+0(SB), Z16
+	VPTERNLOGD      $0xea, Z15, Z16, Z14
+	VPMULLD         Z14, Z1, Z1
+	VMOVDQU64       2(R12)(AX*1), Z14
+	VMOVDQU64       2(R12)(SI*1), Z16
+	VMOVDQA64       Z9, Z19
+	VPERMI2B        Z16, Z14, Z19
+	VMOVDQA64       Z11, Z15
+	VPERMI2B        Z16, Z14, Z15
+	VMOVDQU32       74(R12)(AX*1), Y26
+	VINSERTI64X4    $0x01, 74(R12)(SI*1), Z26, Z26
+	VMOVDQA64       Z19, Z14
+	VMOVDQA64       Z15, Z15
+	VMOVDQA64       Z26, Z16
+	VSHUFPS         $0x88, Z7, Z6, Z19
+	VSHUFPS         $0xdd, Z7, Z6, Z6
+	VPADDD          Z19, Z6, Z6
+	VEXTRACTI64X4   $0x01, Z6, Y7
+	VSHUFPS         $0x88, Y7, Y6, Y19
+	VSHUFPS         $0xdd, Y7, Y6, Y7
+	VPADDD          Y19, Y7, Y7
+	VEXTRACTI32X4   $0x01, Y7, X6
+	VPADDD          X6, X7, X6
+	VCVTDQ2PS       X6, X6
+	VMULPS          X6, X8, X6
+	VADDPS          X6, X2, X6
+	VMOVAPS         X3, X2
+	VMOVAPS         X4, X3
+	VMOVAPS         X5, X4
+	VMOVAPS         X6, X5
+	VMOVDQU32       (BX), X6
+	VPUNPCKLWD      (BX)(AX*1), X6, X6
+	VMOVDQU32       (BX)(AX*2), X7
+	VPUNPCKLWD      (BX)(SI*1), X7, X7
+	VPUNPCKLDQ      X7, X6, X6
+	VCVTPH2PS       X6, X6
+	VBROADCASTSS    (R8), X7
+	VMULPS          X7, X6, X8
+	VMOVDQA64       Z18, Z6
+	VMOVDQA64       Z1, Z7
+	ADDQ            $0x6e, BX
+	ADDQ            $0x00000200, DI
+	ADDQ            $0x04, R8
+	ADDQ            $0x30, R9
+	DECQ            R11
+	JNZ             block
+	VSHUFPS         $0x88, Z7, Z6, Z1
+	VSHUFPS         $0xdd, Z7, Z6, Z6
+	VPADDD          Z1, Z6, Z6
+	VEXTRACTI64X4   $0x01, Z6, Y1
+	VSHUFPS         $0x88, Y1, Y6, Y7
+	VSHUFPS         $0xdd, Y1, Y6, Y1
+	VPADDD          Y7, Y1, Y1
+	VEXTRACTI32X4   $0x01, Y1, X6
+	VPADDD          X6, X1, X6
+	VCVTDQ2PS       X6, X1
+	VMULPS          X1, X8, X1
+	VADDPS          X1, X2, X1
+	VMOVAPS         X3, X2
+	VMOVAPS         X4, X3
+	VMOVAPS         X5, X4
+	VMOVAPS         X1, X5
+	MOVQ            nb+56(FP), R11
+	TESTQ           $0x00000001, R11
+	JZ              even
+	VADDPS          X2, X5, X5
+	VADDPS          X4, X3, X3
+	VADDPS          X3, X5, X2
+	JMP             store
+
+even:
+	VADDPS X3, X2, X2
+	VADDPS X5, X4, X4
+	VADDPS X4, X2, X2
+
+store:
+	VMOVUPS X2, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+constants:
+	VMOVDQU64 k_even_bytes_64<>+0(SB), Z9
+	VMOVDQU64 k_odd_bytes_64<>+0(SB), Z11
+	VMOVDQU64 k_minus_64<>+0(SB), Z17
+	VMOVDQU64 k_signs_0_0<>+0(SB), Z22
+	VMOVDQU64 k_signs_0_2<>+0(SB), Z23
+	VMOVDQU64 k_signs_0_4<>+0(SB), Z24
+	JMP       next
+
+DATA k_levels_iq3s_64<>+0(SB)/8, $0x4f4d4b4947454341
+DATA k_levels_iq3s_64<>+8(SB)/8, $0x31333537393b3d3f
+DATA k_levels_iq3s_64<>+16(SB)/8, $0x4f4d4b4947454341
+DATA k_levels_iq3s_64<>+24(SB)/8, $0x31333537393b3d3f
+DATA k_levels_iq3s_64<>+32(SB)/8, $0x4f4d4b4947454341
+DATA k_levels_iq3s_64<>+40(SB)/8, $0x31333537393b3d3f
+DATA k_levels_iq3s_64<>+48(SB)/8, $0x4f4d4b4947454341
+DATA k_levels_iq3s_64<>+56(SB)/8, $0x31333537393b3d3f
+GLOBL k_levels_iq3s_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_signs_0_0<>+0(SB)/8, $0x0000000100000002
+DATA k_signs_0_0<>+8(SB)/8, $0x0000000100000002
+DATA k_signs_0_0<>+16(SB)/8, $0x0000000100000002
+DATA k_signs_0_0<>+24(SB)/8, $0x0000000100000002
+DATA k_signs_0_0<>+32(SB)/8, $0x0000000100000002
+DATA k_signs_0_0<>+40(SB)/8, $0x0000000100000002
+DATA k_signs_0_0<>+48(SB)/8, $0x0000000100000002
+DATA k_signs_0_0<>+56(SB)/8, $0x0000000100000002
+GLOBL k_signs_0_0<>(SB), RODATA|NOPTR, $64
+
+DATA k_signs_0_2<>+0(SB)/8, $0x0000000400000008
+DATA k_signs_0_2<>+8(SB)/8, $0x0000000400000008
+DATA k_signs_0_2<>+16(SB)/8, $0x0000000400000008
+DATA k_signs_0_2<>+24(SB)/8, $0x0000000400000008
+DATA k_signs_0_2<>+32(SB)/8, $0x0000000400000008
+DATA k_signs_0_2<>+40(SB)/8, $0x0000000400000008
+DATA k_signs_0_2<>+48(SB)/8, $0x0000000400000008
+DATA k_signs_0_2<>+56(SB)/8, $0x0000000400000008
+GLOBL k_signs_0_2<>(SB), RODATA|NOPTR, $64
+
+DATA k_signs_0_4<>+0(SB)/8, $0x0000001000000020
+DATA k_signs_0_4<>+8(SB)/8, $0x0000001000000020
+DATA k_signs_0_4<>+16(SB)/8, $0x0000001000000020
+DATA k_signs_0_4<>+24(SB)/8, $0x0000001000000020
+DATA k_signs_0_4<>+32(SB)/8, $0x0000001000000020
+DATA k_signs_0_4<>+40(SB)/8, $0x0000001000000020
+DATA k_signs_0_4<>+48(SB)/8, $0x0000001000000020
+DATA k_signs_0_4<>+56(SB)/8, $0x0000001000000020
+GLOBL k_signs_0_4<>(SB), RODATA|NOPTR, $64
+
+DATA k_signs_0_6<>+0(SB)/8, $0x0000004000000080
+DATA k_signs_0_6<>+8(SB)/8, $0x0000004000000080
+DATA k_signs_0_6<>+16(SB)/8, $0x0000004000000080
+DATA k_signs_0_6<>+24(SB)/8, $0x0000004000000080
+DATA k_signs_0_6<>+32(SB)/8, $0x0000004000000080
+DATA k_signs_0_6<>+40(SB)/8, $0x0000004000000080
+DATA k_signs_0_6<>+48(SB)/8, $0x0000004000000080
+DATA k_signs_0_6<>+56(SB)/8, $0x0000004000000080
+GLOBL k_signs_0_6<>(SB), RODATA|NOPTR, $64
+
+DATA k_nibble_right<>+0(SB)/8, $0x000000030000001f
+DATA k_nibble_right<>+8(SB)/8, $0x0000000b00000007
+DATA k_nibble_right<>+16(SB)/8, $0x000000130000000f
+DATA k_nibble_right<>+24(SB)/8, $0x0000001b00000017
+DATA k_nibble_right<>+32(SB)/8, $0x000000030000001f
+DATA k_nibble_right<>+40(SB)/8, $0x0000000b00000007
+DATA k_nibble_right<>+48(SB)/8, $0x000000130000000f
+DATA k_nibble_right<>+56(SB)/8, $0x0000001b00000017
+GLOBL k_nibble_right<>(SB), RODATA|NOPTR, $64
+
+// func iq1sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, CMOV, F16C, GFNI
+TEXT ·iq1sRowsAVX512(SB), $8-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq1s+0(SB), R10
+	VMOVDQU32 k_levels_iq1s_64<>+0(SB), Z0
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, (SP)
+	JMP  constants
+
+next:
+	MOVQ           CX, BX
+	MOVQ           q+32(FP), DI
+	MOVQ           d+40(FP), R8
+	MOVQ           sums+48(FP), R9
+	MOVQ           nb+56(FP), R11
+	VXORPS         X2, X2, X2
+	VXORPS         X3, X3, X3
+	VXORPS         X4, X4, X4
+	VXORPS         X5, X5, X5
+	VXORPS         Z6, Z6, Z6
+	VXORPS         Z7, Z7, Z7
+	VXORPS         X8, X8, X8
+	VMOVDQU32      34(BX), X9
+	VINSERTI32X4   $0x01, 34(BX)(AX*2), Y9, Y9
+	VPMOVZXWD      Y9, Z9
+	VPMULTISHIFTQB Z9, Z11, Z10
+	VPBROADCASTQ   k_tops_of_words_64<>+0(SB), Z1
+	VPMULTISHIFTQB Z9, Z1, Z1
+	VMOVDQU32      2(BX), Y12
+	VINSERTI64X4   $0x01, 2(BX)(AX*2), Z12, Z12
+	VPBROADCASTQ   k_shared_0<>+0(SB), Z13
+	VGF2P8AFFINEQB $0x00, Z13, Z1, Z13
+	VMOVDQU32      34(BX)(AX*1), X14
+	VINSERTI32X4   $0x01, 34(BX)(SI*1), Y14, Y14
+	VPMOVZXWD      Y14, Z14
+	VPMULTISHIFTQB Z14, Z11, Z15
+	VPBROADCASTQ   k_tops_of_words_64<>+0(SB), Z1
+	VPMULTISHIFTQB Z14, Z1, Z1
+	VMOVDQU32      2(BX)(AX*1), Y16
+	VINSERTI64X4   $0x01, 2(BX)(SI*1), Z16, Z16
+	VPBROADCASTQ   k_shared_0<>+0(SB), Z17
+	VGF2P8AFFINEQB $0x00, Z17, Z1, Z17
+
+block:
+	MOVQ            (SP), R12
+	ADDQ            BX, R12
+	LEAQ            50(BX), R12
+	CMPQ            R11, $0x01
+	CMOVQEQ         BX, R12
+	VPBROADCASTQ    k_minus_64<>+0(SB), Z18
+	VBROADCASTI32X4 32(R9), Y1
+	VPMOVSXWD       Y1, Z1
+	VPMULLD         Z18, Z1, Z1
+	VMOVDQU64       (R10), Z18
+	VMOVDQA64       Z12, Z23
+	VPERMI2B        64(R10), Z18, Z23
+	VMOVDQU64       128(R10), Z18
+	VMOVDQA64       Z12, Z24
+	VPERMI2B        192(R10), Z18, Z24
+	VPMOVB2M        Z12, K1
+	VMOVDQU8        Z24, K1, Z23
+	VMOVDQU64       256(R10), Z18
+	VMOVDQA64       Z12, Z24
+	VPERMI2B        320(R10), Z18, Z24
+	VMOVDQU64       384(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        448(R10), Z18, Z25
+	VMOVDQU8        Z25, K1, Z24
+	VPBROADCASTQ    k_bytes_01_64<>+0(SB), Z18
+	VPTESTMB        Z18, Z10, K2
+	VMOVDQU8        Z24, K2, Z23
+	VMOVDQU64       512(R10), Z18
+	VMOVDQA64       Z12, Z24
+	VPERMI2B        576(R10), Z18, Z24
+	VMOVDQU64       640(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        704(R10), Z18, Z25
+	VMOVDQU8        Z25, K1, Z24
+	VMOVDQU64       768(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        832(R10), Z18, Z25
+	VMOVDQU64       896(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        960(R10), Z18, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQU8        Z25, K2, Z24
+	VPBROADCASTQ    k_bytes_02_64<>+0(SB), Z18
+	VPTESTMB        Z18, Z10, K3
+	VMOVDQU8        Z24, K3, Z23
+	VMOVDQU64       1024(R10), Z18
+	VMOVDQA64       Z12, Z24
+	VPERMI2B        1088(R10), Z18, Z24
+	VMOVDQU64       1152(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        1216(R10), Z18, Z25
+	VMOVDQU8        Z25, K1, Z24
+	VMOVDQU64       1280(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        1344(R10), Z18, Z25
+	VMOVDQU64       1408(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        1472(R10), Z18, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQU8        Z25, K2, Z24
+	VMOVDQU64       1536(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        1600(R10), Z18, Z25
+	VMOVDQU64       1664(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        1728(R10), Z18, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQU64       1792(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        1856(R10), Z18, Z26
+	VMOVDQU64       1920(R10), Z18
+	VMOVDQA64       Z12, Z27
+	VPERMI2B        1984(R10), Z18, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU8        Z26, K2, Z25
+	VMOVDQU8        Z25, K3, Z24
+	VPBROADCASTQ    k_bytes_04_64<>+0(SB), Z18
+	VPTESTMB        Z18, Z10, K4
+	VMOVDQU8        Z24, K4, Z23
+	VMOVDQU64       2048(R10), Z18
+	VMOVDQA64       Z12, Z24
+	VPERMI2B        2112(R10), Z18, Z24
+	VMOVDQU64       2176(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        2240(R10), Z18, Z25
+	VMOVDQU8        Z25, K1, Z24
+	VMOVDQU64       2304(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        2368(R10), Z18, Z25
+	VMOVDQU64       2432(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        2496(R10), Z18, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQU8        Z25, K2, Z24
+	VMOVDQU64       2560(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        2624(R10), Z18, Z25
+	VMOVDQU64       2688(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        2752(R10), Z18, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQU64       2816(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        2880(R10), Z18, Z26
+	VMOVDQU64       2944(R10), Z18
+	VMOVDQA64       Z12, Z27
+	VPERMI2B        3008(R10), Z18, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU8        Z26, K2, Z25
+	VMOVDQU8        Z25, K3, Z24
+	VMOVDQU64       3072(R10), Z18
+	VMOVDQA64       Z12, Z25
+	VPERMI2B        3136(R10), Z18, Z25
+	VMOVDQU64       3200(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        3264(R10), Z18, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQU64       3328(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        3392(R10), Z18, Z26
+	VMOVDQU64       3456(R10), Z18
+	VMOVDQA64       Z12, Z27
+	VPERMI2B        3520(R10), Z18, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU8        Z26, K2, Z25
+	VMOVDQU64       3584(R10), Z18
+	VMOVDQA64       Z12, Z26
+	VPERMI2B        3648(R10), Z18, Z26
+	VMOVDQU64       3712(R10), Z18
+	VMOVDQA64       Z12, Z27
+	VPERMI2B        3776(R10), Z18, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU64       3840(R10), Z18
+	VMOVDQA64       Z12, Z27
+	VPERMI2B        3904(R10), Z18, Z27
+	VMOVDQU64       3968(R10), Z18
+	VMOVDQA64       Z12, Z12
+	VPERMI2B        4032(R10), Z18, Z12
+	VMOVDQU8        Z12, K1, Z27
+	VMOVDQU8        Z27, K2, Z26
+	VMOVDQU8        Z26, K3, Z25
+	VPBROADCASTQ    k_bytes_04_64<>+0(SB), Z12
+	VPTESTMB        Z12, Z10, K1
+	VMOVDQU8        Z25, K1, Z24
+	VMOVDQA64       Z1, Z18
+	VXORPS          Z10, Z10, Z10
+	VPSRLW          $0x02, Z23, Z12
+	VPBROADCASTQ    k_bytes_33_64<>+0(SB), Z25
+	VPTERNLOGD      $0xe4, Z25, Z13, Z23
+	VPERMB          Z0, Z23, Z25
+	VPDPBUSD        (DI), Z25, Z18
+	VPSRLW          $0x04, Z23, Z23
+	VPERMB          Z0, Z23, Z23
+	VPDPBUSD        256(DI), Z23, Z10
+	VPBROADCASTQ    k_bytes_33_64<>+0(SB), Z23
+	VPTERNLOGD      $0xe4, Z23, Z13, Z12
+	VPERMB          Z0, Z12, Z23
+	VPDPBUSD        64(DI), Z23, Z18
+	VPSRLW          $0x04, Z12, Z12
+	VPERMB          Z0, Z12, Z12
+	VPDPBUSD        320(DI), Z12, Z10
+	VPSRLW          $0x02, Z24, Z12
+	VPBROADCASTQ    k_bytes_33_64<>+0(SB), Z23
+	VPTERNLOGD      $0xe4, Z23, Z13, Z24
+	VPERMB          Z0, Z24, Z23
+	VPDPBUSD        128(DI), Z23, Z18
+	VPSRLW          $0x04, Z24, Z24
+	VPERMB          Z0, Z24, Z24
+	VPDPBUSD        384(DI), Z24, Z10
+	VPBROADCASTQ    k_bytes_33_64<>+0(SB), Z23
+	VPTERNLOGD      $0xe4, Z23, Z13, Z12
+	VPERMB          Z0, Z12, Z13
+	VPDPBUSD        192(DI), Z13, Z18
+	VPSRLW          $0x04, Z12, Z12
+	VPERMB          Z0, Z12, Z12
+	VPDPBUSD        448(DI), Z12, Z10
+	VPADDD          Z10, Z18, Z18
+	VPSRLD          $0x0b, Z9, Z9
+	VPBROADCASTQ    k_ones<>+0(SB), Z10
+	VPBROADCASTQ    k_scale_e<>+0(SB), Z12
+	VPTERNLOGD      $0xea, Z10, Z12, Z9
+	VPMULLD         Z9, Z18, Z18
+	VMOVDQU32       34(R12), X19
+	VINSERTI32X4    $0x01, 34(R12)(AX*2), Y19, Y19
+	VPMOVZXWD       Y19, Z19
+	VPMULTISHIFTQB  Z19, Z11, Z10
+	VPBROADCASTQ    k_tops_of_words_64<>+0(SB), Z9
+	VPMULTISHIFTQB  Z19, Z9, Z9
+	VMOVDQU32       2(R12), Y20
+	VINSERTI64X4    $0x01, 2(R12)(AX*2), Z20, Z20
+	VPBROADCASTQ    k_shared_0<>+0(SB), Z12
+	VGF2P8AFFINEQB  $0x00, Z12, Z9, Z13
+	VMOVDQA64       Z19, Z9
+	VMOVDQA64       Z10, Z10
+	VMOVDQA64       Z20, Z12
+	VMOVDQA64       Z13, Z13
+	VMOVDQU64       (R10), Z23
+	VMOVDQA64       Z16, Z24
+	VPERMI2B        64(R10), Z23, Z24
+	VMOVDQU64       128(R10), Z23
+	VMOVDQA64       Z16, Z25
+	VPERMI2B        192(R10), Z23, Z25
+	VPMOVB2M        Z16, K1
+	VMOVDQU8        Z25, K1, Z24
+	VMOVDQU64       256(R10), Z23
+	VMOVDQA64       Z16, Z25
+	VPERMI2B        320(R10), Z23, Z25
+	VMOVDQU64       384(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        448(R10), Z23, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VPBROADCASTQ    k_bytes_01_64<>+0(SB), Z23
+	VPTESTMB        Z23, Z15, K2
+	VMOVDQU8        Z25, K2, Z24
+	VMOVDQU64       512(R10), Z23
+	VMOVDQA64       Z16, Z25
+	VPERMI2B        576(R10), Z23, Z25
+	VMOVDQU64       640(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        704(R10), Z23, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQU64       768(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        832(R10), Z23, Z26
+	VMOVDQU64       896(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        960(R10), Z23, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU8        Z26, K2, Z25
+	VPBROADCASTQ    k_bytes_02_64<>+0(SB), Z23
+	VPTESTMB        Z23, Z15, K3
+	VMOVDQU8        Z25, K3, Z24
+	VMOVDQU64       1024(R10), Z23
+	VMOVDQA64       Z16, Z25
+	VPERMI2B        1088(R10), Z23, Z25
+	VMOVDQU64       1152(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        1216(R10), Z23, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQU64       1280(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        1344(R10), Z23, Z26
+	VMOVDQU64       1408(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        1472(R10), Z23, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU8        Z26, K2, Z25
+	VMOVDQU64       1536(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        1600(R10), Z23, Z26
+	VMOVDQU64       1664(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        1728(R10), Z23, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU64       1792(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        1856(R10), Z23, Z27
+	VMOVDQU64       1920(R10), Z23
+	VMOVDQA64       Z16, Z28
+	VPERMI2B        1984(R10), Z23, Z28
+	VMOVDQU8        Z28, K1, Z27
+	VMOVDQU8        Z27, K2, Z26
+	VMOVDQU8        Z26, K3, Z25
+	VPBROADCASTQ    k_bytes_04_64<>+0(SB), Z23
+	VPTESTMB        Z23, Z15, K4
+	VMOVDQU8        Z25, K4, Z24
+	VMOVDQU64       2048(R10), Z23
+	VMOVDQA64       Z16, Z25
+	VPERMI2B        2112(R10), Z23, Z25
+	VMOVDQU64       2176(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        2240(R10), Z23, Z26
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQU64       2304(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        2368(R10), Z23, Z26
+	VMOVDQU64       2432(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        2496(R10), Z23, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU8        Z26, K2, Z25
+	VMOVDQU64       2560(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        2624(R10), Z23, Z26
+	VMOVDQU64       2688(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        2752(R10), Z23, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU64       2816(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        2880(R10), Z23, Z27
+	VMOVDQU64       2944(R10), Z23
+	VMOVDQA64       Z16, Z28
+	VPERMI2B        3008(R10), Z23, Z28
+	VMOVDQU8        Z28, K1, Z27
+	VMOVDQU8        Z27, K2, Z26
+	VMOVDQU8        Z26, K3, Z25
+	VMOVDQU64       3072(R10), Z23
+	VMOVDQA64       Z16, Z26
+	VPERMI2B        3136(R10), Z23, Z26
+	VMOVDQU64       3200(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        3264(R10), Z23, Z27
+	VMOVDQU8        Z27, K1, Z26
+	VMOVDQU64       3328(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        3392(R10), Z23, Z27
+	VMOVDQU64       3456(R10), Z23
+	VMOVDQA64       Z16, Z28
+	VPERMI2B        3520(R10), Z23, Z28
+	VMOVDQU8        Z28, K1, Z27
+	VMOVDQU8        Z27, K2, Z26
+	VMOVDQU64       3584(R10), Z23
+	VMOVDQA64       Z16, Z27
+	VPERMI2B        3648(R10), Z23, Z27
+	VMOVDQU64       3712(R10), Z23
+	VMOVDQA64       Z16, Z28
+	VPERMI2B        3776(R10), Z23, Z28
+	VMOVDQU8        Z28, K1, Z27
+	VMOVDQU64       3840(R10), Z23
+	VMOVDQA64       Z16, Z28
+	VPERMI2B        3904(R10), Z23, Z28
+	VMOVDQU64       3968(R10), Z23
+	VMOVDQA64       Z16, Z16
+	VPERMI2B        4032(R10), Z23, Z16
+	VMOVDQU8        Z16, K1, Z28
+	VMOVDQU8        Z28, K2, Z27
+	VMOVDQU8        Z27, K3, Z26
+	VPBROADCASTQ    k_bytes_04_64<>+0(SB), Z16
+	VPTESTMB        Z16, Z15, K1
+	VMOVDQU8        Z26, K1, Z25
+	VMOVDQA64       Z1, Z1
+	VXORPS          Z15, Z15, Z15
+	VPSRLW          $0x02, Z24, Z16
+	VPBROADCASTQ    k_bytes_33_64<>+0(SB), Z23
+	VPTERNLOGD      $0xe4, Z23, Z17, Z24
+	VPERMB          Z0, Z24, Z23
+	VPDPBUSD        (DI), Z23, Z1
+	VPSRLW          $0x04, Z24, Z24
+	VPERMB          Z0, Z24, Z24
+	VPDPBUSD        256(DI), Z24, Z15
+	VPBROADCASTQ    k_bytes_33_64<>+0(SB), Z23
+	VPTERNLOGD      $0xe4, Z23, Z17, Z16
+	VPERMB          Z0, Z16, Z23
+	VPDPBUSD        64(DI), Z23, Z1
+	VPSRLW          $0x04, Z16, Z16
+	VPERMB          Z0, Z16, Z16
+	VPDPBUSD        320(DI), Z16, Z15
+	VPSRLW          $0x02, Z25, Z16
+	VPBROADCASTQ    k_bytes_33_64<>+0(SB), Z23
+	VPTERNLOGD      $0xe4, Z23, Z17, Z25
+	VPERMB          Z0, Z25, Z23
+	VPDPBUSD        128(DI), Z23, Z1
+	VPSRLW          $0x04, Z25, Z25
+	VPERMB          Z0, Z25, Z25
+	VPDPBUSD        384(DI), Z25, Z15
+	VPBROADCASTQ    k_bytes_33_64<>+0(SB), Z23
+	VPTERNLOGD      $0xe4, Z23, Z17, Z16
+	VPERMB          Z0, Z16, Z17
+	VPDPBUSD        192(DI), Z17, Z1
+	VPSRLW          $0x04, Z16, Z16
+	VPERMB          Z0, Z16, Z16
+	VPDPBUSD        448(DI), Z16, Z15
+	VPADDD          Z15, Z1, Z1
+	VPSRLD          $0x0b, Z14, Z14
+	VPBROADCASTQ    k_ones<>+0(SB), Z15
+	VPBROADCASTQ    k_scale_e<>+0(SB), Z16
+	VPTERNLOGD      $0xea, Z15, Z16, Z14
+	VPMULLD         Z14, Z1, Z1
+	VMOVDQU32       34(R12)(AX*1), X21
+	VINSERTI32X4    $0x01, 34(R12)(SI*1), Y21, Y21
+	VPMOVZXWD       Y21, Z21
+	VPMULTISHIFTQB  Z21, Z11, Z15
+	VPBROADCASTQ    k_tops_of_words_64<>+0(SB), Z14
+	VPMULTISHIFTQB  Z21, Z14, Z14
+	VMOVDQU32       2(R12)(AX*1), Y22
+	VINSERTI64X4    $0x01, 2(R12)(SI*1), Z22, Z22
+	VPBROADCASTQ    k_shared_0<>+0(SB), Z16
+	VGF2P8AFFINEQB  $0x00, Z16, Z14, Z17
+	VMOVDQA64       Z21, Z14
+	VMOVDQA64       Z15, Z15
+	VMOVDQA64       Z22, Z16
+	VMOVDQA64       Z17, Z17
+	VSHUFPS         $0x88, Z7, Z6, Z23
+	VSHUFPS         $0xdd, Z7, Z6, Z6
+	VPADDD          Z23, Z6, Z6
+	VEXTRACTI64X4   $0x01, Z6, Y7
+	VSHUFPS         $0x88, Y7, Y6, Y20
+	VSHUFPS         $0xdd, Y7, Y6, Y7
+	VPADDD          Y20, Y7, Y7
+	VEXTRACTI32X4   $0x01, Y7, X6
+	VPADDD          X6, X7, X6
+	VCVTDQ2PS       X6, X6
+	VMULPS          X6, X8, X6
+	VADDPS          X6, X2, X6
+	VMOVAPS         X3, X2
+	VMOVAPS         X4, X3
+	VMOVAPS         X5, X4
+	VMOVAPS         X6, X5
+	VMOVDQU32       (BX), X6
+	VPUNPCKLWD      (BX)(AX*1), X6, X6
+	VMOVDQU32       (BX)(AX*2), X7
+	VPUNPCKLWD      (BX)(SI*1), X7, X7
+	VPUNPCKLDQ      X7, X6, X6
+	VCVTPH2PS       X6, X6
+	VMULPS          k_parts_8<>+0(SB), X6, X6
+	VBROADCASTSS    (R8), X7
+	VMULPS          X7, X6, X8
+	VMOVDQA64       Z18, Z6
+	VMOVDQA64       Z1, Z7
+	ADDQ            $0x32, BX
+	ADDQ            $0x00000200, DI
+	ADDQ            $0x04, R8
+	ADDQ            $0x30, R9
+	DECQ            R11
+	JNZ             block
+	VSHUFPS         $0x88, Z7, Z6, Z1
+	VSHUFPS         $0xdd, Z7, Z6, Z6
+	VPADDD          Z1, Z6, Z6
+	VEXTRACTI64X4   $0x01, Z6, Y1
+	VSHUFPS         $0x88, Y1, Y6, Y7
+	VSHUFPS         $0xdd, Y1, Y6, Y1
+	VPADDD          Y7, Y1, Y1
+	VEXTRACTI32X4   $0x01, Y1, X6
+	VPADDD          X6, X1, X6
+	VCVTDQ2PS       X6, X1
+	VMULPS          X1, X8, X1
+	VADDPS          X1, X2, X1
+	VMOVAPS         X3, X2
+	VMOVAPS         X4, X3
+	VMOVAPS         X5, X4
+	VMOVAPS         X1, X5
+	MOVQ            nb+56(FP), R11
+	TESTQ           $0x00000001, R11
+	JZ              even
+	VADDPS          X2, X5, X5
+	VADDPS          X4, X3, X3
+	VADDPS          X3, X5, X2
+	JMP             store
+
+even:
+	VADDPS X3, X2, X2
+	VADDPS X5, X4, X4
+	VADDPS X4, X2, X2
+
+store:
+	VMOVUPS X2, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+constants:
+	VMOVDQU64 k_threes_of_words_64<>+0(SB), Z11
+	JMP       next
+
+DATA k_levels_iq1s_64<>+0(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1s_64<>+8(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1s_64<>+16(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1s_64<>+24(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1s_64<>+32(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1s_64<>+40(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1s_64<>+48(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1s_64<>+56(SB)/8, $0x00473f3700494139
+GLOBL k_levels_iq1s_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_threes_of_words_64<>+0(SB)/8, $0x2926232009060300
+DATA k_threes_of_words_64<>+8(SB)/8, $0x2926232009060300
+DATA k_threes_of_words_64<>+16(SB)/8, $0x2926232009060300
+DATA k_threes_of_words_64<>+24(SB)/8, $0x2926232009060300
+DATA k_threes_of_words_64<>+32(SB)/8, $0x2926232009060300
+DATA k_threes_of_words_64<>+40(SB)/8, $0x2926232009060300
+DATA k_threes_of_words_64<>+48(SB)/8, $0x2926232009060300
+DATA k_threes_of_words_64<>+56(SB)/8, $0x2926232009060300
+GLOBL k_threes_of_words_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_tops_of_words_64<>+0(SB)/8, $0x2f2f2f2f0f0f0f0f
+DATA k_tops_of_words_64<>+8(SB)/8, $0x2f2f2f2f0f0f0f0f
+DATA k_tops_of_words_64<>+16(SB)/8, $0x2f2f2f2f0f0f0f0f
+DATA k_tops_of_words_64<>+24(SB)/8, $0x2f2f2f2f0f0f0f0f
+DATA k_tops_of_words_64<>+32(SB)/8, $0x2f2f2f2f0f0f0f0f
+DATA k_tops_of_words_64<>+40(SB)/8, $0x2f2f2f2f0f0f0f0f
+DATA k_tops_of_words_64<>+48(SB)/8, $0x2f2f2f2f0f0f0f0f
+DATA k_tops_of_words_64<>+56(SB)/8, $0x2f2f2f2f0f0f0f0f
+GLOBL k_tops_of_words_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_shared_0<>+0(SB)/8, $0x0000010000000100
+DATA k_shared_0<>+8(SB)/8, $0x0000010000000100
+DATA k_shared_0<>+16(SB)/8, $0x0000010000000100
+DATA k_shared_0<>+24(SB)/8, $0x0000010000000100
+DATA k_shared_0<>+32(SB)/8, $0x0000010000000100
+DATA k_shared_0<>+40(SB)/8, $0x0000010000000100
+DATA k_shared_0<>+48(SB)/8, $0x0000010000000100
+DATA k_shared_0<>+56(SB)/8, $0x0000010000000100
+GLOBL k_shared_0<>(SB), RODATA|NOPTR, $64
+
+DATA k_bytes_04_64<>+0(SB)/8, $0x0404040404040404
+DATA k_bytes_04_64<>+8(SB)/8, $0x0404040404040404
+DATA k_bytes_04_64<>+16(SB)/8, $0x0404040404040404
+DATA k_bytes_04_64<>+24(SB)/8, $0x0404040404040404
+DATA k_bytes_04_64<>+32(SB)/8, $0x0404040404040404
+DATA k_bytes_04_64<>+40(SB)/8, $0x0404040404040404
+DATA k_bytes_04_64<>+48(SB)/8, $0x0404040404040404
+DATA k_bytes_04_64<>+56(SB)/8, $0x0404040404040404
+GLOBL k_bytes_04_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_scale_e<>+0(SB)/8, $0x0000000e0000000e
+DATA k_scale_e<>+8(SB)/8, $0x0000000e0000000e
+DATA k_scale_e<>+16(SB)/8, $0x0000000e0000000e
+DATA k_scale_e<>+24(SB)/8, $0x0000000e0000000e
+DATA k_scale_e<>+32(SB)/8, $0x0000000e0000000e
+DATA k_scale_e<>+40(SB)/8, $0x0000000e0000000e
+DATA k_scale_e<>+48(SB)/8, $0x0000000e0000000e
+DATA k_scale_e<>+56(SB)/8, $0x0000000e0000000e
+GLOBL k_scale_e<>(SB), RODATA|NOPTR, $64
+
+// func iq1mRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, BMI2, CMOV, F16C, GFNI
+TEXT ·iq1mRowsAVX512(SB), $8-72
+	MOVQ      stride+24(FP), AX
+	MOVQ      w+16(FP), CX
+	MOVQ      dst+0(FP), DX
+	LEAQ      (AX)(AX*2), SI
+	MOVQ      ·bookiq1m+0(SB), R10
+	VMOVDQU32 k_levels_iq1m_64<>+0(SB), Z0
+	MOVQ      AX, BX
+	SHLQ      $0x02, BX
+	MOVQ      BX, DI
+	JZ        still
+
+further:
+	CMPQ DI, $0x00002000
+	JAE  still
+	ADDQ BX, DI
+	JMP  further
+
+still:
+	MOVQ DI, (SP)
+	JMP  constants
+
+next:
+	MOVQ           CX, BX
+	MOVQ           q+32(FP), DI
+	MOVQ           d+40(FP), R8
+	MOVQ           sums+48(FP), R9
+	MOVQ           nb+56(FP), R11
+	VXORPS         X2, X2, X2
+	VXORPS         X3, X3, X3
+	VXORPS         X4, X4, X4
+	VXORPS         X5, X5, X5
+	VXORPS         Z6, Z6, Z6
+	VXORPS         Z7, Z7, Z7
+	VXORPS         Z9, Z9, Z9
+	VXORPS         Z10, Z10, Z10
+	VXORPS         X8, X8, X8
+	VMOVDQU32      (BX), Y11
+	VINSERTI64X4   $0x01, (BX)(AX*1), Z11, Z11
+	VPERMQ         Z11, Z13, Z11
+	VMOVDQU32      32(BX), X1
+	VPUNPCKLDQ     32(BX)(AX*1), X1, X14
+	VPUNPCKHDQ     32(BX)(AX*1), X1, X1
+	VINSERTI32X4   $0x01, X1, Y14, Y14
+	VPMOVZXDQ      Y14, Z12
+	VPBROADCASTQ   k_nibbles_of_dword_64<>+0(SB), Z1
+	VPMULTISHIFTQB Z12, Z1, Z12
+	VPBROADCASTQ   k_shared_3<>+0(SB), Z1
+	VGF2P8AFFINEQB $0x00, Z1, Z12, Z15
+	VMOVDQU32      (BX)(AX*2), Y16
+	VINSERTI64X4   $0x01, (BX)(SI*1), Z16, Z16
+	VPERMQ         Z16, Z13, Z16
+	VMOVDQU32      32(BX)(AX*2), X1
+	VPUNPCKLDQ     32(BX)(SI*1), X1, X18
+	VPUNPCKHDQ     32(BX)(SI*1), X1, X1
+	VINSERTI32X4   $0x01, X1, Y18, Y18
+	VPMOVZXDQ      Y18, Z17
+	VPBROADCASTQ   k_nibbles_of_dword_64<>+0(SB), Z1
+	VPMULTISHIFTQB Z17, Z1, Z17
+	VPBROADCASTQ   k_shared_3<>+0(SB), Z1
+	VGF2P8AFFINEQB $0x00, Z1, Z17, Z19
+
+block:
+	MOVQ           (SP), R12
+	ADDQ           BX, R12
+	LEAQ           56(BX), R12
+	CMPQ           R11, $0x01
+	CMOVQEQ        BX, R12
+	VPBROADCASTQ   k_minus_64<>+0(SB), Z20
+	VPMOVSXWD      (R9), Z1
+	VPMULLD        Z20, Z1, Z1
+	VMOVDQU64      (R10), Z20
+	VMOVDQA64      Z11, Z25
+	VPERMI2B       64(R10), Z20, Z25
+	VMOVDQU64      128(R10), Z20
+	VMOVDQA64      Z11, Z26
+	VPERMI2B       192(R10), Z20, Z26
+	VPMOVB2M       Z11, K1
+	VMOVDQU8       Z26, K1, Z25
+	VMOVDQU64      256(R10), Z20
+	VMOVDQA64      Z11, Z26
+	VPERMI2B       320(R10), Z20, Z26
+	VMOVDQU64      384(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       448(R10), Z20, Z27
+	VMOVDQU8       Z27, K1, Z26
+	VPBROADCASTQ   k_bytes_01_64<>+0(SB), Z20
+	VPTESTMB       Z20, Z12, K2
+	VMOVDQU8       Z26, K2, Z25
+	VMOVDQU64      512(R10), Z20
+	VMOVDQA64      Z11, Z26
+	VPERMI2B       576(R10), Z20, Z26
+	VMOVDQU64      640(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       704(R10), Z20, Z27
+	VMOVDQU8       Z27, K1, Z26
+	VMOVDQU64      768(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       832(R10), Z20, Z27
+	VMOVDQU64      896(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       960(R10), Z20, Z28
+	VMOVDQU8       Z28, K1, Z27
+	VMOVDQU8       Z27, K2, Z26
+	VPBROADCASTQ   k_bytes_02_64<>+0(SB), Z20
+	VPTESTMB       Z20, Z12, K3
+	VMOVDQU8       Z26, K3, Z25
+	VMOVDQU64      1024(R10), Z20
+	VMOVDQA64      Z11, Z26
+	VPERMI2B       1088(R10), Z20, Z26
+	VMOVDQU64      1152(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       1216(R10), Z20, Z27
+	VMOVDQU8       Z27, K1, Z26
+	VMOVDQU64      1280(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       1344(R10), Z20, Z27
+	VMOVDQU64      1408(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       1472(R10), Z20, Z28
+	VMOVDQU8       Z28, K1, Z27
+	VMOVDQU8       Z27, K2, Z26
+	VMOVDQU64      1536(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       1600(R10), Z20, Z27
+	VMOVDQU64      1664(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       1728(R10), Z20, Z28
+	VMOVDQU8       Z28, K1, Z27
+	VMOVDQU64      1792(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       1856(R10), Z20, Z28
+	VMOVDQU64      1920(R10), Z20
+	VMOVDQA64      Z11, Z29
+	VPERMI2B       1984(R10), Z20, Z29
+	VMOVDQU8       Z29, K1, Z28
+	VMOVDQU8       Z28, K2, Z27
+	VMOVDQU8       Z27, K3, Z26
+	VPBROADCASTQ   k_bytes_04_64<>+0(SB), Z20
+	VPTESTMB       Z20, Z12, K4
+	VMOVDQU8       Z26, K4, Z25
+	VMOVDQU64      2048(R10), Z20
+	VMOVDQA64      Z11, Z26
+	VPERMI2B       2112(R10), Z20, Z26
+	VMOVDQU64      2176(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       2240(R10), Z20, Z27
+	VMOVDQU8       Z27, K1, Z26
+	VMOVDQU64      2304(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       2368(R10), Z20, Z27
+	VMOVDQU64      2432(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       2496(R10), Z20, Z28
+	VMOVDQU8       Z28, K1, Z27
+	VMOVDQU8       Z27, K2, Z26
+	VMOVDQU64      2560(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       2624(R10), Z20, Z27
+	VMOVDQU64      2688(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       2752(R10), Z20, Z28
+	VMOVDQU8       Z28, K1, Z27
+	VMOVDQU64      2816(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       2880(R10), Z20, Z28
+	VMOVDQU64      2944(R10), Z20
+	VMOVDQA64      Z11, Z29
+	VPERMI2B       3008(R10), Z20, Z29
+	VMOVDQU8       Z29, K1, Z28
+	VMOVDQU8       Z28, K2, Z27
+	VMOVDQU8       Z27, K3, Z26
+	VMOVDQU64      3072(R10), Z20
+	VMOVDQA64      Z11, Z27
+	VPERMI2B       3136(R10), Z20, Z27
+	VMOVDQU64      3200(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       3264(R10), Z20, Z28
+	VMOVDQU8       Z28, K1, Z27
+	VMOVDQU64      3328(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       3392(R10), Z20, Z28
+	VMOVDQU64      3456(R10), Z20
+	VMOVDQA64      Z11, Z29
+	VPERMI2B       3520(R10), Z20, Z29
+	VMOVDQU8       Z29, K1, Z28
+	VMOVDQU8       Z28, K2, Z27
+	VMOVDQU64      3584(R10), Z20
+	VMOVDQA64      Z11, Z28
+	VPERMI2B       3648(R10), Z20, Z28
+	VMOVDQU64      3712(R10), Z20
+	VMOVDQA64      Z11, Z29
+	VPERMI2B       3776(R10), Z20, Z29
+	VMOVDQU8       Z29, K1, Z28
+	VMOVDQU64      3840(R10), Z20
+	VMOVDQA64      Z11, Z29
+	VPERMI2B       3904(R10), Z20, Z29
+	VMOVDQU64      3968(R10), Z20
+	VMOVDQA64      Z11, Z11
+	VPERMI2B       4032(R10), Z20, Z11
+	VMOVDQU8       Z11, K1, Z29
+	VMOVDQU8       Z29, K2, Z28
+	VMOVDQU8       Z28, K3, Z27
+	VPBROADCASTQ   k_bytes_04_64<>+0(SB), Z11
+	VPTESTMB       Z11, Z12, K1
+	VMOVDQU8       Z27, K1, Z26
+	VPUNPCKLBW     Z26, Z25, Z11
+	VPUNPCKLBW     Z15, Z15, Z12
+	VPSRLW         $0x02, Z11, Z27
+	VMOVDQA64      Z1, Z20
+	VXORPS         Z28, Z28, Z28
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z29
+	VPTERNLOGD     $0xe4, Z29, Z12, Z11
+	VPERMB         Z0, Z11, Z29
+	VPDPBUSD       (DI), Z29, Z20
+	VPSRLW         $0x04, Z11, Z11
+	VPERMB         Z0, Z11, Z11
+	VPDPBUSD       128(DI), Z11, Z28
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z11
+	VPTERNLOGD     $0xe4, Z11, Z12, Z27
+	VPERMB         Z0, Z27, Z11
+	VPDPBUSD       64(DI), Z11, Z20
+	VPSRLW         $0x04, Z27, Z27
+	VPERMB         Z0, Z27, Z27
+	VPDPBUSD       192(DI), Z27, Z28
+	VPADDD         Z28, Z20, Z20
+	VPBROADCASTQ   48(BX), Z11
+	VMOVDQU64      k_threes_each_dword_64<>+0(SB), Z12
+	VPMULTISHIFTQB Z11, Z12, Z11
+	VPBROADCASTQ   k_ones<>+0(SB), Z12
+	VPBROADCASTQ   k_scale_e<>+0(SB), Z27
+	VPTERNLOGD     $0xea, Z12, Z27, Z11
+	VPMULLD        Z11, Z20, Z20
+	VPUNPCKHBW     Z26, Z25, Z11
+	VPUNPCKHBW     Z15, Z15, Z12
+	VPSRLW         $0x02, Z11, Z15
+	VMOVDQA64      Z1, Z25
+	VXORPS         Z26, Z26, Z26
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z27
+	VPTERNLOGD     $0xe4, Z27, Z12, Z11
+	VPERMB         Z0, Z11, Z27
+	VPDPBUSD       (DI), Z27, Z25
+	VPSRLW         $0x04, Z11, Z11
+	VPERMB         Z0, Z11, Z11
+	VPDPBUSD       128(DI), Z11, Z26
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z11
+	VPTERNLOGD     $0xe4, Z11, Z12, Z15
+	VPERMB         Z0, Z15, Z11
+	VPDPBUSD       64(DI), Z11, Z25
+	VPSRLW         $0x04, Z15, Z15
+	VPERMB         Z0, Z15, Z15
+	VPDPBUSD       192(DI), Z15, Z26
+	VPADDD         Z26, Z25, Z25
+	VPBROADCASTQ   48(BX)(AX*1), Z11
+	VMOVDQU64      k_threes_each_dword_64<>+0(SB), Z12
+	VPMULTISHIFTQB Z11, Z12, Z11
+	VPBROADCASTQ   k_ones<>+0(SB), Z12
+	VPBROADCASTQ   k_scale_e<>+0(SB), Z15
+	VPTERNLOGD     $0xea, Z12, Z15, Z11
+	VPMULLD        Z11, Z25, Z25
+	VMOVDQU32      (R12), Y21
+	VINSERTI64X4   $0x01, (R12)(AX*1), Z21, Z21
+	VPERMQ         Z21, Z13, Z21
+	VMOVDQU32      32(R12), X11
+	VPUNPCKLDQ     32(R12)(AX*1), X11, X22
+	VPUNPCKHDQ     32(R12)(AX*1), X11, X11
+	VINSERTI32X4   $0x01, X11, Y22, Y22
+	VPMOVZXDQ      Y22, Z11
+	VPBROADCASTQ   k_nibbles_of_dword_64<>+0(SB), Z12
+	VPMULTISHIFTQB Z11, Z12, Z11
+	VPBROADCASTQ   k_shared_3<>+0(SB), Z12
+	VGF2P8AFFINEQB $0x00, Z12, Z11, Z15
+	VMOVDQA64      Z11, Z12
+	VMOVDQA64      Z21, Z11
+	VMOVDQA64      Z15, Z15
+	VMOVDQU64      (R10), Z26
+	VMOVDQA64      Z16, Z27
+	VPERMI2B       64(R10), Z26, Z27
+	VMOVDQU64      128(R10), Z26
+	VMOVDQA64      Z16, Z28
+	VPERMI2B       192(R10), Z26, Z28
+	VPMOVB2M       Z16, K1
+	VMOVDQU8       Z28, K1, Z27
+	VMOVDQU64      256(R10), Z26
+	VMOVDQA64      Z16, Z28
+	VPERMI2B       320(R10), Z26, Z28
+	VMOVDQU64      384(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       448(R10), Z26, Z29
+	VMOVDQU8       Z29, K1, Z28
+	VPBROADCASTQ   k_bytes_01_64<>+0(SB), Z26
+	VPTESTMB       Z26, Z17, K2
+	VMOVDQU8       Z28, K2, Z27
+	VMOVDQU64      512(R10), Z26
+	VMOVDQA64      Z16, Z28
+	VPERMI2B       576(R10), Z26, Z28
+	VMOVDQU64      640(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       704(R10), Z26, Z29
+	VMOVDQU8       Z29, K1, Z28
+	VMOVDQU64      768(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       832(R10), Z26, Z29
+	VMOVDQU64      896(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       960(R10), Z26, Z30
+	VMOVDQU8       Z30, K1, Z29
+	VMOVDQU8       Z29, K2, Z28
+	VPBROADCASTQ   k_bytes_02_64<>+0(SB), Z26
+	VPTESTMB       Z26, Z17, K3
+	VMOVDQU8       Z28, K3, Z27
+	VMOVDQU64      1024(R10), Z26
+	VMOVDQA64      Z16, Z28
+	VPERMI2B       1088(R10), Z26, Z28
+	VMOVDQU64      1152(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       1216(R10), Z26, Z29
+	VMOVDQU8       Z29, K1, Z28
+	VMOVDQU64      1280(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       1344(R10), Z26, Z29
+	VMOVDQU64      1408(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       1472(R10), Z26, Z30
+	VMOVDQU8       Z30, K1, Z29
+	VMOVDQU8       Z29, K2, Z28
+	VMOVDQU64      1536(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       1600(R10), Z26, Z29
+	VMOVDQU64      1664(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       1728(R10), Z26, Z30
+	VMOVDQU8       Z30, K1, Z29
+	VMOVDQU64      1792(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       1856(R10), Z26, Z30
+	VMOVDQU64      1920(R10), Z26
+	VMOVDQA64      Z16, Z31
+	VPERMI2B       1984(R10), Z26, Z31
+	VMOVDQU8       Z31, K1, Z30
+	VMOVDQU8       Z30, K2, Z29
+	VMOVDQU8       Z29, K3, Z28
+	VPBROADCASTQ   k_bytes_04_64<>+0(SB), Z26
+	VPTESTMB       Z26, Z17, K4
+	VMOVDQU8       Z28, K4, Z27
+	VMOVDQU64      2048(R10), Z26
+	VMOVDQA64      Z16, Z28
+	VPERMI2B       2112(R10), Z26, Z28
+	VMOVDQU64      2176(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       2240(R10), Z26, Z29
+	VMOVDQU8       Z29, K1, Z28
+	VMOVDQU64      2304(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       2368(R10), Z26, Z29
+	VMOVDQU64      2432(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       2496(R10), Z26, Z30
+	VMOVDQU8       Z30, K1, Z29
+	VMOVDQU8       Z29, K2, Z28
+	VMOVDQU64      2560(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       2624(R10), Z26, Z29
+	VMOVDQU64      2688(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       2752(R10), Z26, Z30
+	VMOVDQU8       Z30, K1, Z29
+	VMOVDQU64      2816(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       2880(R10), Z26, Z30
+	VMOVDQU64      2944(R10), Z26
+	VMOVDQA64      Z16, Z31
+	VPERMI2B       3008(R10), Z26, Z31
+	VMOVDQU8       Z31, K1, Z30
+	VMOVDQU8       Z30, K2, Z29
+	VMOVDQU8       Z29, K3, Z28
+	VMOVDQU64      3072(R10), Z26
+	VMOVDQA64      Z16, Z29
+	VPERMI2B       3136(R10), Z26, Z29
+	VMOVDQU64      3200(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       3264(R10), Z26, Z30
+	VMOVDQU8       Z30, K1, Z29
+	VMOVDQU64      3328(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       3392(R10), Z26, Z30
+	VMOVDQU64      3456(R10), Z26
+	VMOVDQA64      Z16, Z31
+	VPERMI2B       3520(R10), Z26, Z31
+	VMOVDQU8       Z31, K1, Z30
+	VMOVDQU8       Z30, K2, Z29
+	VMOVDQU64      3584(R10), Z26
+	VMOVDQA64      Z16, Z30
+	VPERMI2B       3648(R10), Z26, Z30
+	VMOVDQU64      3712(R10), Z26
+	VMOVDQA64      Z16, Z31
+	VPERMI2B       3776(R10), Z26, Z31
+	VMOVDQU8       Z31, K1, Z30
+	VMOVDQU64      3840(R10), Z26
+	VMOVDQA64      Z16, Z31
+	VPERMI2B       3904(R10), Z26, Z31
+	VMOVDQU64      3968(R10), Z26
+	VMOVDQA64      Z16, Z16
+	VPERMI2B       4032(R10), Z26, Z16
+	VMOVDQU8       Z16, K1, Z31
+	VMOVDQU8       Z31, K2, Z30
+	VMOVDQU8       Z30, K3, Z29
+	VPBROADCASTQ   k_bytes_04_64<>+0(SB), Z16
+	VPTESTMB       Z16, Z17, K1
+	VMOVDQU8       Z29, K1, Z28
+	VPUNPCKLBW     Z28, Z27, Z16
+	VPUNPCKLBW     Z19, Z19, Z17
+	VPSRLW         $0x02, Z16, Z29
+	VMOVDQA64      Z1, Z26
+	VXORPS         Z30, Z30, Z30
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z31
+	VPTERNLOGD     $0xe4, Z31, Z17, Z16
+	VPERMB         Z0, Z16, Z31
+	VPDPBUSD       (DI), Z31, Z26
+	VPSRLW         $0x04, Z16, Z16
+	VPERMB         Z0, Z16, Z16
+	VPDPBUSD       128(DI), Z16, Z30
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z16
+	VPTERNLOGD     $0xe4, Z16, Z17, Z29
+	VPERMB         Z0, Z29, Z16
+	VPDPBUSD       64(DI), Z16, Z26
+	VPSRLW         $0x04, Z29, Z29
+	VPERMB         Z0, Z29, Z29
+	VPDPBUSD       192(DI), Z29, Z30
+	VPADDD         Z30, Z26, Z26
+	VPBROADCASTQ   48(BX)(AX*2), Z16
+	VMOVDQU64      k_threes_each_dword_64<>+0(SB), Z17
+	VPMULTISHIFTQB Z16, Z17, Z16
+	VPBROADCASTQ   k_ones<>+0(SB), Z17
+	VPBROADCASTQ   k_scale_e<>+0(SB), Z29
+	VPTERNLOGD     $0xea, Z17, Z29, Z16
+	VPMULLD        Z16, Z26, Z26
+	VPUNPCKHBW     Z28, Z27, Z16
+	VPUNPCKHBW     Z19, Z19, Z17
+	VPSRLW         $0x02, Z16, Z19
+	VMOVDQA64      Z1, Z1
+	VXORPS         Z27, Z27, Z27
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z28
+	VPTERNLOGD     $0xe4, Z28, Z17, Z16
+	VPERMB         Z0, Z16, Z28
+	VPDPBUSD       (DI), Z28, Z1
+	VPSRLW         $0x04, Z16, Z16
+	VPERMB         Z0, Z16, Z16
+	VPDPBUSD       128(DI), Z16, Z27
+	VPBROADCASTQ   k_bytes_33_64<>+0(SB), Z16
+	VPTERNLOGD     $0xe4, Z16, Z17, Z19
+	VPERMB         Z0, Z19, Z16
+	VPDPBUSD       64(DI), Z16, Z1
+	VPSRLW         $0x04, Z19, Z19
+	VPERMB         Z0, Z19, Z19
+	VPDPBUSD       192(DI), Z19, Z27
+	VPADDD         Z27, Z1, Z1
+	VPBROADCASTQ   48(BX)(SI*1), Z16
+	VMOVDQU64      k_threes_each_dword_64<>+0(SB), Z17
+	VPMULTISHIFTQB Z16, Z17, Z16
+	VPBROADCASTQ   k_ones<>+0(SB), Z17
+	VPBROADCASTQ   k_scale_e<>+0(SB), Z19
+	VPTERNLOGD     $0xea, Z17, Z19, Z16
+	VPMULLD        Z16, Z1, Z1
+	VMOVDQU32      (R12)(AX*2), Y23
+	VINSERTI64X4   $0x01, (R12)(SI*1), Z23, Z23
+	VPERMQ         Z23, Z13, Z23
+	VMOVDQU32      32(R12)(AX*2), X14
+	VPUNPCKLDQ     32(R12)(SI*1), X14, X24
+	VPUNPCKHDQ     32(R12)(SI*1), X14, X14
+	VINSERTI32X4   $0x01, X14, Y24, Y24
+	VPMOVZXDQ      Y24, Z16
+	VPBROADCASTQ   k_nibbles_of_dword_64<>+0(SB), Z17
+	VPMULTISHIFTQB Z16, Z17, Z16
+	VPBROADCASTQ   k_shared_3<>+0(SB), Z17
+	VGF2P8AFFINEQB $0x00, Z17, Z16, Z19
+	VMOVDQA64      Z16, Z17
+	VMOVDQA64      Z23, Z16
+	VMOVDQA64      Z19, Z19
+	VPUNPCKHDQ     Z7, Z6, Z27
+	VPUNPCKLDQ     Z7, Z6, Z6
+	VPADDD         Z27, Z6, Z6
+	VPUNPCKHDQ     Z10, Z9, Z27
+	VPUNPCKLDQ     Z10, Z9, Z9
+	VPADDD         Z27, Z9, Z9
+	VPUNPCKHQDQ    Z9, Z6, Z27
+	VPUNPCKLQDQ    Z9, Z6, Z6
+	VPADDD         Z27, Z6, Z6
+	VEXTRACTI64X4  $0x01, Z6, Y27
+	VPADDD         Y27, Y6, Y6
+	VEXTRACTI32X4  $0x01, Y6, X7
+	VPADDD         X7, X6, X7
+	VCVTDQ2PS      X7, X6
+	VMULPS         X6, X8, X6
+	VADDPS         X6, X2, X6
+	VMOVAPS        X3, X2
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X6, X5
+	VXORPS         X6, X6, X6
+	MOVQ           $0xf000f000f000f000, R13
+	MOVQ           48(BX), R12
+	PEXTQ          R13, R12, R12
+	VPINSRW        $0x00, R12, X6, X6
+	MOVQ           48(BX)(AX*1), R12
+	PEXTQ          R13, R12, R12
+	VPINSRW        $0x01, R12, X6, X6
+	MOVQ           48(BX)(AX*2), R12
+	PEXTQ          R13, R12, R12
+	VPINSRW        $0x02, R12, X6, X6
+	MOVQ           48(BX)(SI*1), R12
+	PEXTQ          R13, R12, R12
+	VPINSRW        $0x03, R12, X6, X6
+	VCVTPH2PS      X6, X6
+	VMULPS         k_parts_8<>+0(SB), X6, X6
+	VBROADCASTSS   (R8), X7
+	VMULPS         X7, X6, X8
+	VMOVDQA64      Z20, Z6
+	VMOVDQA64      Z25, Z7
+	VMOVDQA64      Z26, Z9
+	VMOVDQA64      Z1, Z10
+	ADDQ           $0x38, BX
+	ADDQ           $0x00000100, DI
+	ADDQ           $0x04, R8
+	ADDQ           $0x30, R9
+	DECQ           R11
+	JNZ            block
+	VPUNPCKHDQ     Z7, Z6, Z1
+	VPUNPCKLDQ     Z7, Z6, Z6
+	VPADDD         Z1, Z6, Z6
+	VPUNPCKHDQ     Z10, Z9, Z1
+	VPUNPCKLDQ     Z10, Z9, Z9
+	VPADDD         Z1, Z9, Z9
+	VPUNPCKHQDQ    Z9, Z6, Z1
+	VPUNPCKLQDQ    Z9, Z6, Z6
+	VPADDD         Z1, Z6, Z6
+	VEXTRACTI64X4  $0x01, Z6, Y1
+	VPADDD         Y1, Y6, Y6
+	VEXTRACTI32X4  $0x01, Y6, X1
+	VPADDD         X1, X6, X1
+	VCVTDQ2PS      X1, X1
+	VMULPS         X1, X8, X1
+	VADDPS         X1, X2, X1
+	VMOVAPS        X3, X2
+	VMOVAPS        X4, X3
+	VMOVAPS        X5, X4
+	VMOVAPS        X1, X5
+	MOVQ           nb+56(FP), R11
+	TESTQ          $0x00000001, R11
+	JZ             even
+	VADDPS         X2, X5, X5
+	VADDPS         X4, X3, X3
+	VADDPS         X3, X5, X2
+	JMP            store
+
+even:
+	VADDPS X3, X2, X2
+	VADDPS X5, X4, X4
+	VADDPS X4, X2, X2
+
+store:
+	VMOVUPS X2, (DX)
+	ADDQ    $0x10, DX
+	LEAQ    (CX)(AX*4), CX
+	DECQ    count+64(FP)
+	JNZ     next
+	VZEROUPPER
+	RET
+
+constants:
+	VMOVDQU64 k_halves_by_row<>+0(SB), Z13
+	JMP       next
+
+DATA k_levels_iq1m_64<>+0(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1m_64<>+8(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1m_64<>+16(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1m_64<>+24(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1m_64<>+32(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1m_64<>+40(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1m_64<>+48(SB)/8, $0x00473f3700494139
+DATA k_levels_iq1m_64<>+56(SB)/8, $0x00473f3700494139
+GLOBL k_levels_iq1m_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_halves_by_row<>+0(SB)/8, $0x0000000000000000
+DATA k_halves_by_row<>+8(SB)/8, $0x0000000000000004
+DATA k_halves_by_row<>+16(SB)/8, $0x0000000000000001
+DATA k_halves_by_row<>+24(SB)/8, $0x0000000000000005
+DATA k_halves_by_row<>+32(SB)/8, $0x0000000000000002
+DATA k_halves_by_row<>+40(SB)/8, $0x0000000000000006
+DATA k_halves_by_row<>+48(SB)/8, $0x0000000000000003
+DATA k_halves_by_row<>+56(SB)/8, $0x0000000000000007
+GLOBL k_halves_by_row<>(SB), RODATA|NOPTR, $64
+
+DATA k_nibbles_of_dword_64<>+0(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_dword_64<>+8(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_dword_64<>+16(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_dword_64<>+24(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_dword_64<>+32(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_dword_64<>+40(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_dword_64<>+48(SB)/8, $0x1c1814100c080400
+DATA k_nibbles_of_dword_64<>+56(SB)/8, $0x1c1814100c080400
+GLOBL k_nibbles_of_dword_64<>(SB), RODATA|NOPTR, $64
+
+DATA k_shared_3<>+0(SB)/8, $0x0000080000000800
+DATA k_shared_3<>+8(SB)/8, $0x0000080000000800
+DATA k_shared_3<>+16(SB)/8, $0x0000080000000800
+DATA k_shared_3<>+24(SB)/8, $0x0000080000000800
+DATA k_shared_3<>+32(SB)/8, $0x0000080000000800
+DATA k_shared_3<>+40(SB)/8, $0x0000080000000800
+DATA k_shared_3<>+48(SB)/8, $0x0000080000000800
+DATA k_shared_3<>+56(SB)/8, $0x0000080000000800
+GLOBL k_shared_3<>(SB), RODATA|NOPTR, $64
+
+DATA k_threes_each_dword_64<>+0(SB)/8, $0x020202023f3f3f3f
+DATA k_threes_each_dword_64<>+8(SB)/8, $0x0808080805050505
+DATA k_threes_each_dword_64<>+16(SB)/8, $0x121212120f0f0f0f
+DATA k_threes_each_dword_64<>+24(SB)/8, $0x1818181815151515
+DATA k_threes_each_dword_64<>+32(SB)/8, $0x222222221f1f1f1f
+DATA k_threes_each_dword_64<>+40(SB)/8, $0x2828282825252525
+DATA k_threes_each_dword_64<>+48(SB)/8, $0x323232322f2f2f2f
+DATA k_threes_each_dword_64<>+56(SB)/8, $0x3838383835353535
+GLOBL k_threes_each_dword_64<>(SB), RODATA|NOPTR, $64
+
+// func orderOctetsAVX512(dst *int8, q *int8, nb int)
+// Requires: AVX, AVX512F, AVX512VBMI
+TEXT ·orderOctetsAVX512(SB), NOSPLIT, $0-24
+	MOVQ      dst+0(FP), AX
+	MOVQ      q+8(FP), CX
+	MOVQ      nb+16(FP), DX
+	VMOVDQU32 k_sort_orderOctets_64<>+0(SB), Z0
+
+block:
+	VMOVDQU64     (CX), Z1
+	VPERMB        Z1, Z0, Z1
+	VMOVDQU64     64(CX), Z2
+	VPERMB        Z2, Z0, Z2
+	VMOVDQU64     128(CX), Z3
+	VPERMB        Z3, Z0, Z3
+	VMOVDQU64     192(CX), Z4
+	VPERMB        Z4, Z0, Z4
+	VPUNPCKHQDQ   Z2, Z1, Z5
+	VPUNPCKLQDQ   Z2, Z1, Z1
+	VEXTRACTI32X4 $0x00, Z1, (AX)
+	VEXTRACTI32X4 $0x00, Z5, 64(AX)
+	VEXTRACTI32X4 $0x00, Z1, 32(AX)
+	VEXTRACTI32X4 $0x00, Z5, 96(AX)
+	VEXTRACTI32X4 $0x01, Z1, 128(AX)
+	VEXTRACTI32X4 $0x01, Z5, 192(AX)
+	VEXTRACTI32X4 $0x01, Z1, 160(AX)
+	VEXTRACTI32X4 $0x01, Z5, 224(AX)
+	VEXTRACTI32X4 $0x02, Z1, 256(AX)
+	VEXTRACTI32X4 $0x02, Z5, 320(AX)
+	VEXTRACTI32X4 $0x02, Z1, 288(AX)
+	VEXTRACTI32X4 $0x02, Z5, 352(AX)
+	VEXTRACTI32X4 $0x03, Z1, 384(AX)
+	VEXTRACTI32X4 $0x03, Z5, 448(AX)
+	VEXTRACTI32X4 $0x03, Z1, 416(AX)
+	VEXTRACTI32X4 $0x03, Z5, 480(AX)
+	VPUNPCKHQDQ   Z4, Z3, Z1
+	VPUNPCKLQDQ   Z4, Z3, Z3
+	VEXTRACTI32X4 $0x00, Z3, 16(AX)
+	VEXTRACTI32X4 $0x00, Z1, 80(AX)
+	VEXTRACTI32X4 $0x00, Z3, 48(AX)
+	VEXTRACTI32X4 $0x00, Z1, 112(AX)
+	VEXTRACTI32X4 $0x01, Z3, 144(AX)
+	VEXTRACTI32X4 $0x01, Z1, 208(AX)
+	VEXTRACTI32X4 $0x01, Z3, 176(AX)
+	VEXTRACTI32X4 $0x01, Z1, 240(AX)
+	VEXTRACTI32X4 $0x02, Z3, 272(AX)
+	VEXTRACTI32X4 $0x02, Z1, 336(AX)
+	VEXTRACTI32X4 $0x02, Z3, 304(AX)
+	VEXTRACTI32X4 $0x02, Z1, 368(AX)
+	VEXTRACTI32X4 $0x03, Z3, 400(AX)
+	VEXTRACTI32X4 $0x03, Z1, 464(AX)
+	VEXTRACTI32X4 $0x03, Z3, 432(AX)
+	VEXTRACTI32X4 $0x03, Z1, 496(AX)
+	ADDQ          $0x00000100, CX
+	ADDQ          $0x00000200, AX
+	DECQ          DX
+	JNZ           block
+	VZEROUPPER
+	RET
+
+DATA k_sort_orderOctets_64<>+0(SB)/8, $0x3830282018100800
+DATA k_sort_orderOctets_64<>+8(SB)/8, $0x3931292119110901
+DATA k_sort_orderOctets_64<>+16(SB)/8, $0x3a322a221a120a02
+DATA k_sort_orderOctets_64<>+24(SB)/8, $0x3b332b231b130b03
+DATA k_sort_orderOctets_64<>+32(SB)/8, $0x3c342c241c140c04
+DATA k_sort_orderOctets_64<>+40(SB)/8, $0x3d352d251d150d05
+DATA k_sort_orderOctets_64<>+48(SB)/8, $0x3e362e261e160e06
+DATA k_sort_orderOctets_64<>+56(SB)/8, $0x3f372f271f170f07
+GLOBL k_sort_orderOctets_64<>(SB), RODATA|NOPTR, $64
+
+// func orderQuadsAVX512(dst *int8, q *int8, nb int)
+// Requires: AVX, AVX512F, AVX512VBMI
+TEXT ·orderQuadsAVX512(SB), NOSPLIT, $0-24
+	MOVQ      dst+0(FP), AX
+	MOVQ      q+8(FP), CX
+	MOVQ      nb+16(FP), DX
+	VMOVDQU32 k_sort_orderQuads_64<>+0(SB), Z0
+
+block:
+	VMOVDQU64     (CX), Z1
+	VPERMB        Z1, Z0, Z1
+	VMOVDQU64     64(CX), Z2
+	VPERMB        Z2, Z0, Z2
+	VMOVDQU64     128(CX), Z3
+	VPERMB        Z3, Z0, Z3
+	VMOVDQU64     192(CX), Z4
+	VPERMB        Z4, Z0, Z4
+	VEXTRACTI32X4 $0x00, Z1, (AX)
+	VEXTRACTI32X4 $0x00, Z2, 16(AX)
+	VEXTRACTI32X4 $0x00, Z3, 32(AX)
+	VEXTRACTI32X4 $0x00, Z4, 48(AX)
+	VEXTRACTI32X4 $0x01, Z1, 64(AX)
+	VEXTRACTI32X4 $0x01, Z2, 80(AX)
+	VEXTRACTI32X4 $0x01, Z3, 96(AX)
+	VEXTRACTI32X4 $0x01, Z4, 112(AX)
+	VEXTRACTI32X4 $0x02, Z1, 128(AX)
+	VEXTRACTI32X4 $0x02, Z2, 144(AX)
+	VEXTRACTI32X4 $0x02, Z3, 160(AX)
+	VEXTRACTI32X4 $0x02, Z4, 176(AX)
+	VEXTRACTI32X4 $0x03, Z1, 192(AX)
+	VEXTRACTI32X4 $0x03, Z2, 208(AX)
+	VEXTRACTI32X4 $0x03, Z3, 224(AX)
+	VEXTRACTI32X4 $0x03, Z4, 240(AX)
+	ADDQ          $0x00000100, CX
+	ADDQ          $0x00000100, AX
+	DECQ          DX
+	JNZ           block
+	VZEROUPPER
+	RET
+
+DATA k_sort_orderQuads_64<>+0(SB)/8, $0x1a1812100a080200
+DATA k_sort_orderQuads_64<>+8(SB)/8, $0x3a3832302a282220
+DATA k_sort_orderQuads_64<>+16(SB)/8, $0x1b1913110b090301
+DATA k_sort_orderQuads_64<>+24(SB)/8, $0x3b3933312b292321
+DATA k_sort_orderQuads_64<>+32(SB)/8, $0x1e1c16140e0c0604
+DATA k_sort_orderQuads_64<>+40(SB)/8, $0x3e3c36342e2c2624
+DATA k_sort_orderQuads_64<>+48(SB)/8, $0x1f1d17150f0d0705
+DATA k_sort_orderQuads_64<>+56(SB)/8, $0x3f3d37352f2d2725
+GLOBL k_sort_orderQuads_64<>(SB), RODATA|NOPTR, $64
 
 // func readLoopAVX512(p *byte, steps int) uint64
 // Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL

@@ -16,7 +16,11 @@ type tiles struct {
 	rowsF, colsF floatKernel  // float types
 	single       bool         // rows takes single rows, not groups of 4
 	least        int          // rows need so many activation blocks
+	order        actOrder     // of the activations that rows takes; nil for the ordinary one
 }
+
+// actOrder writes nb blocks of 256 activations in another order, some twice: at most 512 bytes a block.
+type actOrder func(dst, q *int8, nb int)
 
 // serve reports whether rows of n elements are long enough for these kernels.
 func (k *tiles) serve(n, block int) bool { return n >= k.least*block }
@@ -59,29 +63,45 @@ func (k *tiles) tile4(m *product, r, e, c int) {
 // column multiplies rows [r,e) with column c. Rows go in fours; a rest takes some rows twice, and less than four rows
 // go alone, each as four times itself.
 func (k *tiles) column(m *product, s *Scratch, r, e, c int) {
+	q := k.codes(m, s, c)
 	if k.single {
-		k.group(m, &m.dst[c*m.ld+r], r, c, m.rb, e-r)
+		k.group(m, q, &m.dst[c*m.ld+r], r, c, m.rb, e-r)
 		return
 	}
 	if n := (e - r) / 4; n > 0 {
-		k.group(m, &m.dst[c*m.ld+r], r, c, m.rb, n)
+		k.group(m, q, &m.dst[c*m.ld+r], r, c, m.rb, n)
 		if r+4*n < e {
-			k.group(m, &m.dst[c*m.ld+e-4], e-4, c, m.rb, 1)
+			k.group(m, q, &m.dst[c*m.ld+e-4], e-4, c, m.rb, 1)
 		}
 		return
 	}
 	for ; r < e; r++ {
-		k.group(m, &s.tail[0], r, c, 0, 1)
+		k.group(m, q, &s.tail[0], r, c, 0, 1)
 		m.dst[c*m.ld+r] = s.tail[0]
 	}
 }
 
-func (k *tiles) group(m *product, dst *float32, r, c, stride, count int) {
+// codes is column c's activations as k takes them, nil where they are float32.
+func (k *tiles) codes(m *product, s *Scratch, c int) *int8 {
+	a := m.a
+	if k.rowsF != nil {
+		return nil
+	}
+	q := &a.Q[c*a.N]
+	if k.order == nil {
+		return q
+	}
+	s.ordered = grow(s.ordered, 2*a.N)
+	k.order(&s.ordered[0], q, a.N/256)
+	return &s.ordered[0]
+}
+
+func (k *tiles) group(m *product, q *int8, dst *float32, r, c, stride, count int) {
 	a, w := m.a, &m.w[r*m.rb]
 	if k.rowsF != nil {
 		k.rowsF(dst, 0, w, stride, &a.F[c*a.N], a.N, count)
 		return
 	}
 	nb := a.N / a.Kind.block()
-	k.rows(dst, 0, w, stride, &a.Q[c*a.N], &a.D[c*nb], &a.Sums[c*nb*a.Kind.sums()], nb, count)
+	k.rows(dst, 0, w, stride, q, &a.D[c*nb], &a.Sums[c*nb*a.Kind.sums()], nb, count)
 }

@@ -67,6 +67,9 @@ func (l lanes) at(i, disp int) Mem {
 
 var consts = map[string]Mem{}
 
+// constBytes is what they are, by the name of the symbol.
+var constBytes = map[string][]byte{}
+
 // bytesConst is a named constant of any multiple of eight bytes.
 func bytesConst(name string, b []byte) Mem {
 	if m, ok := consts[name]; ok {
@@ -77,6 +80,7 @@ func bytesConst(name string, b []byte) Mem {
 		DATA(i, U64(binary.LittleEndian.Uint64(b[i:])))
 	}
 	consts[name] = m
+	constBytes[m.Symbol.Name] = b
 	return m
 }
 

@@ -17,7 +17,12 @@ func matvecs(v isa) {
 	for _, t := range superTypes(v) {
 		v.superRows(t)
 	}
-	if !v.wide {
+	if v.wide {
+		for _, g := range gridsWide {
+			v.gridRows(g)
+		}
+		v.orders()
+	} else {
 		for _, t := range oneTypes {
 			v.superRows(t)
 		}

@@ -8,45 +8,27 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// grid is a type whose weights are rows of a code book, 4 or 8 at a time, with signs apart.
-//
-// In 512 bits the book lies as codes of 2 or 3 bits, those of one entry in two bytes, the first bytes of all entries
-// before the second ones: VPERMI2B looks up 64 entries in 128. In 256 bits it lies as bytes and is loaded entry by entry.
+// grid is a type whose weights are rows of a code book, 4 or 8 at a time, with signs apart. In 256 bits the book lies as
+// bytes and is loaded entry by entry; gridWide is for 512.
 type grid struct {
-	name    string
-	dim     int
-	entries int
-	levels  []byte // what the codes mean
-	scale   float32
-	// at is the byte of the vector of indices where index k of the 64 weights j stands.
-	at     func(j, k int) int
-	pair   bool // 512 bits hold the indices of two rows, 32 each; at is the first one's
-	wide   func(k *kq, r int, g *gridWide)
+	name   string
+	dim    int
+	scale  float32
 	narrow func(k *kq, r int, g *gridNarrow)
 }
 
-var (
-	levels2 = []byte{8, 25, 43, 0}
-	levels3 = []byte{4, 12, 20, 28, 36, 44, 52, 62}
-	odds    = []byte{1, 3, 5, 7, 9, 11, 13, 15}
-)
-
 var grids = []grid{
-	{"iq2xxs", 8, 256, levels2, 0.125, func(j, k int) int { return 8*j + k }, true, iq2xxsWide, iq2xxsNarrow},
-	{"iq2xs", 8, 512, levels2, 0.125, func(j, k int) int { return 8*j + k }, true, iq2xsWide, iq2xsNarrow},
-	{"iq2s", 8, 1024, levels2, 0.125, func(j, k int) int { return 8*j + k }, true, iq2sWide, iq2sNarrow},
-	{"iq3xxs", 4, 256, levels3, 0.25, func(j, k int) int { return 16*j + k }, false, iq3xxsWide, iq3xxsNarrow},
-	{"iq3s", 4, 512, odds, 1, func(j, k int) int { return 16*j + k }, false, iq3sWide, iq3sNarrow},
+	{"iq2xxs", 8, 0.125, iq2xxsNarrow},
+	{"iq2xs", 8, 0.125, iq2xsNarrow},
+	{"iq2s", 8, 0.125, iq2sNarrow},
+	{"iq3xxs", 4, 0.25, iq3xxsNarrow},
+	{"iq3s", 4, 1, iq3sNarrow},
 }
 
-func gridTypes(v isa) (ts []superType) {
+func gridTypes() (ts []superType) {
 	size := map[string]int{"iq2xxs": 66, "iq2xs": 74, "iq2s": 82, "iq3xxs": 98, "iq3s": 110}
 	for _, g := range grids {
-		body := g.narrowBody
-		if v.wide {
-			body = g.wideBody
-		}
-		ts = append(ts, superType{g.name, size[g.name], body})
+		ts = append(ts, superType{g.name, size[g.name], g.narrowBody})
 	}
 	return ts
 }
@@ -60,244 +42,6 @@ func (g grid) scaled(k *kq) func() (d, dmin reg.VecVirtual) {
 		}
 		return d, nil
 	}
-}
-
-// gridWide is what one or two rows of a super-block give: the vector of indices with their bits from 7 on, four masks of
-// signs a row in memory, and the 16 scales in every lane.
-type gridWide struct {
-	idx    reg.VecVirtual
-	masks  []reg.OpmaskVirtual // bit 7 of the indices, and what further bits they have
-	signs  [2][4]Mem
-	scales [2]reg.VecVirtual
-}
-
-// periodic is a VPERMB table of 64 bytes that repeats t, so that only the low bits of an index count.
-func periodic(name string, t []byte) Mem {
-	return fill(name, 64, func(i int) byte { return t[i%len(t)] })
-}
-
-func (g grid) wideBody(k *kq) superBody {
-	book := GP64()
-	MOVQ(global("book"+g.name), book)
-	var shifts []byte
-	if g.dim == 8 {
-		shifts = []byte{0, 2, 4, 6, 8, 10, 12, 14}
-	} else {
-		shifts = []byte{0, 3, 8, 11, 32, 35, 40, 43}
-	}
-	cut := k.constant(periodic(fmt.Sprintf("cut_%d", g.dim), shifts))
-	level := k.constant(periodic("levels_"+g.name, g.levels))
-	zero := k.clean(ZMM())
-	var x gridWide
-	var half [2]reg.VecVirtual
-	return superBody{scales: g.scaled(k), row: func(r int) (isum, msum reg.VecVirtual) {
-		second := 0
-		if g.pair {
-			second = r % 2
-		}
-		if second == 0 {
-			x = gridWide{}
-			g.wide(k, r, &x)
-			half = g.lookUp(book, &x)
-		}
-		var p [4]reg.VecVirtual
-		for j := range p {
-			c, a, mask := ZMM(), ZMM(), K()
-			VMOVDQU64(fill(fmt.Sprintf("entries_%s_%d_%d", g.name, j, second), 64, func(i int) byte {
-				if i%g.dim >= 2 {
-					return 0
-				}
-				return byte(g.at(j, i/g.dim) + 32*second + 64*(i%g.dim))
-			}), c)
-			VPERMI2B(half[1], half[0], c)
-			VPMULTISHIFTQB(c, cut, c)
-			VPERMB(level, c, c)
-			VMOVDQU64(k.q.at(0, 64*j), a)
-			KMOVQ(x.signs[second][j], mask)
-			VPSUBB(a, zero, mask, a)
-			p[j] = move(zero)
-			VPDPBUSD(a, c, p[j])
-		}
-		return byLanes(p, x.scales[second], false), nil
-	}}
-}
-
-// lookUp returns both bytes of 64 entries.
-func (g grid) lookUp(book reg.GPVirtual, x *gridWide) (half [2]reg.VecVirtual) {
-	for b := range half {
-		var found []reg.VecVirtual
-		for t := 0; t < g.entries; t += 128 {
-			first, res := ZMM(), move(x.idx)
-			m := Mem{Base: book, Disp: b*g.entries + t}
-			VMOVDQU64(m, first)
-			VPERMI2B(m.Offset(64), first, res)
-			found = append(found, res)
-		}
-		for _, bit := range x.masks {
-			var next []reg.VecVirtual
-			for i := 0; i < len(found); i += 2 {
-				VMOVDQU8(found[i+1], bit, found[i])
-				next = append(next, found[i])
-			}
-			found = next
-		}
-		half[b] = found[0]
-	}
-	return half
-}
-
-// parity is the bit matrix that keeps seven bits from bit from on and sets the eighth so that an even number is set.
-func parity(from int) Mem {
-	var m [8]byte
-	for i := range 7 {
-		m[i] = 1 << (from + i)
-		m[7] |= 1 << (from + i)
-	}
-	q := bitMatrix(m)
-	return qwords(fmt.Sprintf("parity_%d", from), q, q, q, q, q, q, q, q)
-}
-
-// oddScales turns nibbles in the low bits of bytes into 2s+1.
-func oddScales(x reg.VecVirtual) {
-	t := ZMM()
-	VMOVDQU64(periodic("odd_scales", []byte{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31}), t)
-	VPERMB(t, x, x)
-}
-
-// signsOnStack keeps 64 bytes of signs where masks are loaded from.
-func (k *kq) signsOnStack(y reg.Register, x *gridWide) {
-	VMOVDQU32(y, k.stack)
-	for r := range x.signs {
-		for j := range 4 {
-			x.signs[r][j] = k.stack.Offset(32*r + 8*j)
-		}
-	}
-}
-
-// bit7 is the mask of indices whose bit 7 is set.
-func bit7(idx reg.VecVirtual) reg.OpmaskVirtual {
-	b := K()
-	VPMOVB2M(idx, b)
-	return b
-}
-
-// picked is a VPERMI2B of two rows' 64 bytes from byte at on.
-func (k *kq) picked(r, at int, first reg.VecVirtual, name string, f func(i int) int) reg.VecVirtual {
-	x := ZMM()
-	VMOVDQU64(fill(name, 64, func(i int) byte { return byte(f(i)) }), x)
-	VPERMI2B(k.w.at(r+1, at), first, x)
-	return x
-}
-
-// nibbleScales spreads eight bytes of nibbles, low ones first, over the bytes of every lane.
-func (k *kq) nibbleScales(r, at int) reg.VecVirtual {
-	x, c := ZMM(), ZMM()
-	VPBROADCASTQ(k.w.at(r, at), x)
-	VMOVDQU64(fill("nibbles_of_8", 64, func(i int) byte { return byte(4 * (i % 16)) }), c)
-	VPMULTISHIFTQB(x, c, x)
-	oddScales(x)
-	return x
-}
-
-// topNibbles takes the upper nibbles of the eight bytes at 4*g+first of x, each twice, for every lane.
-func topNibbles(x reg.VecVirtual, first int) reg.VecVirtual {
-	c := ZMM()
-	VMOVDQU64(fill(fmt.Sprintf("top_nibbles_%d", first), 64, func(i int) byte { return byte(4*(i%16/2) + first) }), c)
-	VPERMB(x, c, c)
-	VPSRLW(Imm(4), c, c)
-	oddScales(c)
-	return c
-}
-
-// signWords turns 16 dwords with four signs of seven bits each into 64 signs of eight.
-func (k *kq) signWords(w reg.VecVirtual, x *gridWide) {
-	s, c := ZMM(), ZMM()
-	VMOVDQU64(periodic("sign_words", []byte{0, 7, 14, 21, 32, 39, 46, 53}), c)
-	VPMULTISHIFTQB(w, c, s)
-	VMOVDQU64(parity(0), c)
-	VGF2P8AFFINEQB(Imm(0), c, s, s)
-	k.signsOnStack(s, x)
-}
-
-func iq2xxsWide(k *kq, r int, x *gridWide) {
-	first := ZMM()
-	VMOVDQU64(k.w.at(r, 2), first)
-	x.idx = k.picked(r, 2, first, "even_dwords", func(i int) int { return 8*(i/4) + i%4 })
-	w := k.picked(r, 2, first, "odd_dwords", func(i int) int { return 8*(i/4) + i%4 + 4 })
-	k.signWords(w, x)
-	x.scales = [2]reg.VecVirtual{topNibbles(w, 3), topNibbles(w, 35)}
-	x.masks = []reg.OpmaskVirtual{bit7(x.idx)}
-}
-
-func iq2xsWide(k *kq, r int, x *gridWide) {
-	first, c, b8 := ZMM(), ZMM(), K()
-	VMOVDQU64(k.w.at(r, 2), first)
-	x.idx = k.picked(r, 2, first, "even_bytes", func(i int) int { return 2 * i })
-	s := k.picked(r, 2, first, "odd_bytes", func(i int) int { return 2*i + 1 })
-	VMOVDQU64(k.bytesOf(1), c)
-	VPTESTMB(c, s, b8)
-	VMOVDQU64(parity(1), c)
-	VGF2P8AFFINEQB(Imm(0), c, s, s)
-	k.signsOnStack(s, x)
-	x.scales = [2]reg.VecVirtual{k.nibbleScales(r, 66), k.nibbleScales(r+1, 66)}
-	x.masks = []reg.OpmaskVirtual{bit7(x.idx), b8}
-}
-
-func iq2sWide(k *kq, r int, x *gridWide) {
-	x.idx = ZMM()
-	VBROADCASTI64X4(k.w.at(r, 2), x.idx)
-	VINSERTI64X4(Imm(1), k.w.at(r+1, 2), x.idx, x.idx)
-	x.masks = []reg.OpmaskVirtual{bit7(x.idx)}
-	a, b, m, t := GP64(), GP64(), GP64(), GP64()
-	MOVQ(U64(0x5555555555555555), m)
-	for i := range 2 {
-		MOVQ(k.w.at(r, 66), a)
-		MOVQ(k.w.at(r+1, 66), b)
-		if i == 1 {
-			SHRQ(Imm(1), a)
-			SHRQ(Imm(1), b)
-		}
-		PEXTQ(m, a, a)
-		PEXTQ(m, b, t)
-		SHLQ(Imm(32), t)
-		ORQ(t, a)
-		bit := K()
-		KMOVQ(a, bit)
-		x.masks = append(x.masks, bit)
-	}
-	for i := range x.signs {
-		for j := range 4 {
-			x.signs[i][j] = k.w.at(r+i, 34+8*j)
-		}
-		x.scales[i] = k.nibbleScales(r+i, 74)
-	}
-}
-
-func iq3xxsWide(k *kq, r int, x *gridWide) {
-	x.idx = ZMM()
-	VMOVDQU64(k.w.at(r, 2), x.idx)
-	w := ZMM()
-	VBROADCASTI64X4(k.w.at(r, 66), w)
-	k.signWords(w, x)
-	x.scales[0] = topNibbles(w, 3)
-	x.masks = []reg.OpmaskVirtual{bit7(x.idx)}
-}
-
-func iq3sWide(k *kq, r int, x *gridWide) {
-	x.idx = ZMM()
-	VMOVDQU64(k.w.at(r, 2), x.idx)
-	b8 := K()
-	KMOVQ(k.w.at(r, 66), b8)
-	for j := range x.signs[0] {
-		x.signs[0][j] = k.w.at(r, 74+8*j)
-	}
-	c, s := ZMM(), ZMM()
-	VPBROADCASTD(k.w.at(r, 106), s)
-	VMOVDQU64(fill("nibbles_of_4", 64, func(i int) byte { return byte(4 * (i % 16 / 2)) }), c)
-	VPMULTISHIFTQB(s, c, s)
-	oddScales(s)
-	x.scales[0] = s
-	x.masks = []reg.OpmaskVirtual{bit7(x.idx), b8}
 }
 
 // gridNarrow is what a row gives in 256 bits: its scales as 16 words, and for run g the codes' and the signs' places.

@@ -29,15 +29,15 @@ type superBody struct {
 
 func superTypes(v isa) []superType {
 	if v.wide {
-		return append(gridTypes(v), []superType{
+		return []superType{
 			{"q5k", 176, q5kWide},
 			{"iq4xs", 136, iq4xsWide},
 			{"q3k", 110, q3kWide},
 			{"q2k", 84, q2kWide},
 			{"tq20", 66, tq20Wide},
-		}...)
+		}
 	}
-	return append(gridTypes(v), []superType{
+	return append(gridTypes(), []superType{
 		{"q5k", 176, q5kNarrow},
 		{"iq4xs", 136, iq4xsNarrow},
 		{"q3k", 110, q3kNarrow},
