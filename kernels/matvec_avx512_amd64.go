@@ -84,20 +84,20 @@ func q5kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //go:noescape
 func iq4xsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
-// q3kRowsAVX512 multiplies q3k weights; see matrixKernel.
+// tq20RowsAVX512 multiplies tq20 weights; see matrixKernel.
 //
 //go:noescape
-func q3kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+func tq20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // q2kRowsAVX512 multiplies q2k weights; see matrixKernel.
 //
 //go:noescape
 func q2kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
-// tq20RowsAVX512 multiplies tq20 weights; see matrixKernel.
+// q3kRowsAVX512 multiplies q3k weights; see matrixKernel.
 //
 //go:noescape
-func tq20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+func q3kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // readLoopAVX512 adds up steps times 8 vectors of 64-bit words.
 //

@@ -17,7 +17,11 @@ func matvecs(v isa) {
 	for _, t := range superTypes(v) {
 		v.superRows(t)
 	}
-	if !v.wide {
+	if v.wide {
+		for _, t := range quadTypes {
+			v.quadRows(t)
+		}
+	} else {
 		for _, t := range oneTypes {
 			v.superRows(t)
 		}
