@@ -39,11 +39,6 @@ func mxfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *floa
 //go:noescape
 func nvfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
-// q20RowsAVX512 multiplies q20 weights, 8 runs of 32 a row or more; see matrixKernel.
-//
-//go:noescape
-func q20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
 // q10RowsAVX512 multiplies q10 weights, 8 runs of 32 a row or more; see matrixKernel.
 //
 //go:noescape
@@ -98,6 +93,11 @@ func q2kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //
 //go:noescape
 func q3kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q20RowsAVX512 multiplies q20 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func q20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // readLoopAVX512 adds up steps times 8 vectors of 64-bit words.
 //
