@@ -4,11 +4,6 @@
 
 package kernels
 
-// q40RowsAVX512 multiplies q40 weights, 8 runs of 32 a row or more; see matrixKernel.
-//
-//go:noescape
-func q40RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
 // q41RowsAVX512 multiplies q41 weights, 8 runs of 32 a row or more; see matrixKernel.
 //
 //go:noescape
@@ -23,16 +18,6 @@ func q50RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //
 //go:noescape
 func q51RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// iq4nlRowsAVX512 multiplies iq4nl weights, 8 runs of 32 a row or more; see matrixKernel.
-//
-//go:noescape
-func iq4nlRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// mxfp4RowsAVX512 multiplies mxfp4 weights, 8 runs of 32 a row or more; see matrixKernel.
-//
-//go:noescape
-func mxfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // nvfp4RowsAVX512 multiplies nvfp4 weights, 8 runs of 32 a row or more; see matrixKernel.
 //
@@ -98,6 +83,21 @@ func q3kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //
 //go:noescape
 func q20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q40RowsAVX512 multiplies q40 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func q40RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq4nlRowsAVX512 multiplies iq4nl weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func iq4nlRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// mxfp4RowsAVX512 multiplies mxfp4 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func mxfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // readLoopAVX512 adds up steps times 8 vectors of 64-bit words.
 //

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -21,6 +23,9 @@ type pairType struct {
 
 var pairTypes = []pairType{
 	{runType{name: "q20", size: 4 * 18, offset: 1}, q20Pair},
+	{runType{name: "q40", size: 8 * 18, offset: 8}, nibblesPair(18, "")},
+	{runType{name: "iq4nl", size: 8 * 18, offset: 128}, nibblesPair(18, "kv4")},
+	{runType{name: "mxfp4", size: 8 * 17, offset: 12}, nibblesPair(17, "fp4")},
 }
 
 // runPairs writes the product of 4 rows with one column of Act32, as runRows does.
@@ -46,7 +51,7 @@ func (v isa) runPairs(t pairType) {
 		VPMOVSXWD(less.AsY(), less)
 		if t.offset != 1 {
 			o := uint32(t.offset)
-			VPMULLD(dwords("offsets_16", repeat(16, o)...), less, less)
+			VPMULLD(dwords(fmt.Sprintf("offsets_%d", o), repeat(16, o)...), less, less)
 		}
 		VBROADCASTF32X8(Mem{Base: k.d}, dy)
 		for i, a := range acc {
@@ -136,4 +141,88 @@ func (v isa) runPairs(t pairType) {
 	JNZ(LabelRef("next"))
 	VZEROUPPER()
 	RET()
+}
+
+// nibblesPair is nibblesWide for types without minimums and fifth bits: blocks of size bytes that end in 16 of nibbles.
+// The scales of four blocks all lie in the first 64 bytes.
+func nibblesPair(size int, book string) func(k *runs) pairBody {
+	return func(k *runs) pairBody {
+		second := 4*size - 64 // where the second load of four blocks starts
+		pick := k.constant(fill(fmt.Sprintf("nibbles_%d_%d", size, size-16), 64, func(i int) byte {
+			at := size*(i/16) + size - 16 + i%16
+			if at >= 64 {
+				at += 64 - second
+			}
+			return byte(at)
+		}))
+		var heads reg.VecVirtual
+		if size == 17 {
+			heads = k.constant(fill("pair_heads_17", 64, func(i int) byte { return byte(17*(i%4) + i/4%2*64) }))
+		} else {
+			heads = k.constant(words("pair_heads_18", 32, func(i int) int { return 9*(i%4) + i/4%2*32 }))
+		}
+		natural := k.constant(dwords("rows_in_turn", 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15))
+		nib := k.constant(k.bytesOf(15))
+		var bookReg reg.VecVirtual
+		if book != "" {
+			bookReg = k.constant(k.book(book, k.t.offset))
+		}
+		return pairBody{
+			prepare: k.splitAct,
+			pair: func(r int) (isum, d reg.VecVirtual) {
+				var p [4]reg.VecVirtual
+				var h [2]reg.VecVirtual
+				for row := range 2 {
+					var first [2]reg.VecVirtual
+					for i := range 2 {
+						at := 4 * size * i
+						first[i] = ZMM()
+						lo, hi := move(pick), ZMM()
+						VMOVDQU64(k.w.at(r+row, at), first[i])
+						VPERMI2B(k.w.at(r+row, at+second), first[i], lo)
+						VPSRLW(Imm(4), lo, hi)
+						VPANDD(nib, lo, lo)
+						VPANDD(nib, hi, hi)
+						if book != "" {
+							VPSHUFB(lo, bookReg, lo)
+							VPSHUFB(hi, bookReg, hi)
+						}
+						sum := k.clean(ZMM())
+						VPDPBUSD(k.act[2*i], lo, sum)
+						VPDPBUSD(k.act[2*i+1], hi, sum)
+						p[2*row+i] = sum
+					}
+					h[row] = move(heads)
+					if size == 17 {
+						VPERMI2B(first[1], first[0], h[row])
+					} else {
+						VPERMI2W(first[1], first[0], h[row])
+					}
+				}
+				k.transpose4(p)
+				VPERMD(p[0], natural, p[0])
+				d = ZMM()
+				if size == 17 {
+					VPUNPCKLQDQ(h[1].AsX(), h[0].AsX(), h[0].AsX())
+					VPMOVZXBD(h[0].AsX(), d)
+					k.e8m0Pair(d)
+				} else {
+					VINSERTI32X4(Imm(1), h[1].AsX(), h[0].AsY(), h[0].AsY())
+					VCVTPH2PS(h[0].AsY(), d)
+				}
+				return p[0], d
+			},
+		}
+	}
+}
+
+// e8m0Pair is e8m0 in 512 bits.
+func (k *runs) e8m0Pair(e reg.VecVirtual) {
+	sub, t, low := ZMM(), ZMM(), K()
+	k.mov(dwords("e8m0_sub_16", repeat(16, 0x00200000)...), sub)
+	VPSUBD(dwords("dwords_1", repeat(16, 1)...), e, t)
+	VPSLLD(Imm(23), t, t)
+	VPCMPUD(Imm(1), dwords("dwords_2", repeat(16, 2)...), e, low)
+	VPSLLVD(e, sub, low, t)
+	VMOVDQA64(t, e)
 }

@@ -39,12 +39,12 @@ type runs struct {
 }
 
 var runTypes = []runType{
-	{name: "q40", size: 8 * 18, offset: 8, wide: nibblesWide(18, 2, "", false), narrow: nibblesNarrow(18, 2, "", false)},
+	{name: "q40", size: 8 * 18, offset: 8, narrow: nibblesNarrow(18, 2, "", false)},
 	{name: "q41", size: 8 * 20, mins: true, wide: nibblesWide(20, 4, "", false), narrow: nibblesNarrow(20, 4, "", false)},
 	{name: "q50", size: 8 * 22, offset: 16, wide: nibblesWide(22, 6, "", true), narrow: nibblesNarrow(22, 6, "", true)},
 	{name: "q51", size: 8 * 24, mins: true, wide: nibblesWide(24, 8, "", true), narrow: nibblesNarrow(24, 8, "", true)},
-	{name: "iq4nl", size: 8 * 18, offset: 128, wide: nibblesWide(18, 2, "kv4", false), narrow: nibblesNarrow(18, 2, "kv4", false)},
-	{name: "mxfp4", size: 8 * 17, offset: 12, wide: nibblesWide(17, 1, "fp4", false), narrow: nibblesNarrow(17, 1, "fp4", false)},
+	{name: "iq4nl", size: 8 * 18, offset: 128, narrow: nibblesNarrow(18, 2, "kv4", false)},
+	{name: "mxfp4", size: 8 * 17, offset: 12, narrow: nibblesNarrow(17, 1, "fp4", false)},
 }
 
 // fp4 is the code book of the FP4 types, as signed bytes; kv4, IQ4_NL's, stands in gemm_runs.go.
