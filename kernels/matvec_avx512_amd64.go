@@ -4,11 +4,6 @@
 
 package kernels
 
-// q40RowsAVX512 multiplies q40 weights, 8 runs of 32 a row or more; see matrixKernel.
-//
-//go:noescape
-func q40RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
 // q41RowsAVX512 multiplies q41 weights, 8 runs of 32 a row or more; see matrixKernel.
 //
 //go:noescape
@@ -24,25 +19,10 @@ func q50RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //go:noescape
 func q51RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
-// iq4nlRowsAVX512 multiplies iq4nl weights, 8 runs of 32 a row or more; see matrixKernel.
-//
-//go:noescape
-func iq4nlRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// mxfp4RowsAVX512 multiplies mxfp4 weights, 8 runs of 32 a row or more; see matrixKernel.
-//
-//go:noescape
-func mxfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
 // nvfp4RowsAVX512 multiplies nvfp4 weights, 8 runs of 32 a row or more; see matrixKernel.
 //
 //go:noescape
 func nvfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// q20RowsAVX512 multiplies q20 weights, 8 runs of 32 a row or more; see matrixKernel.
-//
-//go:noescape
-func q20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // q10RowsAVX512 multiplies q10 weights, 8 runs of 32 a row or more; see matrixKernel.
 //
@@ -58,16 +38,6 @@ func q5kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float3
 //
 //go:noescape
 func iq4xsRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// q3kRowsAVX512 multiplies q3k weights; see matrixKernel.
-//
-//go:noescape
-func q3kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-
-// q2kRowsAVX512 multiplies q2k weights; see matrixKernel.
-//
-//go:noescape
-func q2kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // tq20RowsAVX512 multiplies tq20 weights; see matrixKernel.
 //
@@ -119,6 +89,36 @@ func orderOctetsAVX512(dst *int8, q *int8, nb int)
 //
 //go:noescape
 func orderQuadsAVX512(dst *int8, q *int8, nb int)
+
+// q2kRowsAVX512 multiplies q2k weights; see matrixKernel.
+//
+//go:noescape
+func q2kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q3kRowsAVX512 multiplies q3k weights; see matrixKernel.
+//
+//go:noescape
+func q3kRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q20RowsAVX512 multiplies q20 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func q20RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// q40RowsAVX512 multiplies q40 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func q40RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// iq4nlRowsAVX512 multiplies iq4nl weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func iq4nlRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
+
+// mxfp4RowsAVX512 multiplies mxfp4 weights, 8 runs of 32 a row or more; see matrixKernel.
+//
+//go:noescape
+func mxfp4RowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
 
 // readLoopAVX512 adds up steps times 8 vectors of 64-bit words.
 //

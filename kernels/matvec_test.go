@@ -148,8 +148,7 @@ func TestReadLoop(t *testing.T) {
 func BenchmarkCache(b *testing.B) {
 	const rows, n = 64, 2048
 	rng := rand.New(rand.NewPCG(6, 6))
-	for _, typ := range []gguf.Type{gguf.Q8_0, gguf.Q4_K, gguf.Q6_K, gguf.Q5_K, gguf.IQ4XS, gguf.MXFP4, gguf.Q3_K, gguf.IQ3S, gguf.IQ3XXS,
-		gguf.IQ2S, gguf.IQ2XS, gguf.IQ2XXS, gguf.IQ1S, gguf.IQ1M} {
+	for _, typ := range weightTypes() {
 		w := randomRows(rng, typ, rows, n, 0.02)
 		kind, _ := KindOf(typ)
 		var a Act

@@ -42,6 +42,7 @@ func (s shape) name() string {
 type lanes struct {
 	base, s1, s3 reg.GPVirtual
 	mul          uint8
+	off          int // added to every displacement
 }
 
 // newLanes makes streams at the distance held in stride.
@@ -53,7 +54,7 @@ func newLanes(stride reg.GPVirtual) lanes {
 
 // at is byte disp of stream i.
 func (l lanes) at(i, disp int) Mem {
-	m := Mem{Base: l.base, Disp: disp}
+	m := Mem{Base: l.base, Disp: l.off + disp}
 	switch i {
 	case 1:
 		m.Index, m.Scale = l.s1, l.mul

@@ -12,7 +12,9 @@ import (
 // matvecs writes the products of the types that kquant and q8 leave out: 4 weight rows by one column.
 func matvecs(v isa) {
 	for _, t := range append(runTypes, smallTypes...) {
-		v.runRows(t)
+		if !v.wide || t.wide != nil {
+			v.runRows(t)
+		}
 	}
 	for _, t := range superTypes(v) {
 		v.superRows(t)
@@ -22,6 +24,12 @@ func matvecs(v isa) {
 			v.gridRows(g)
 		}
 		v.orders()
+		for _, t := range quadTypes {
+			v.quadRows(t)
+		}
+		for _, t := range pairTypes {
+			v.runPairs(t)
+		}
 	} else {
 		for _, t := range oneTypes {
 			v.superRows(t)

@@ -39,12 +39,12 @@ type runs struct {
 }
 
 var runTypes = []runType{
-	{name: "q40", size: 8 * 18, offset: 8, wide: nibblesWide(18, 2, "", false), narrow: nibblesNarrow(18, 2, "", false)},
-	{name: "q41", size: 8 * 20, mins: true, wide: nibblesWide(20, 4, "", false), narrow: nibblesNarrow(20, 4, "", false)},
-	{name: "q50", size: 8 * 22, offset: 16, wide: nibblesWide(22, 6, "", true), narrow: nibblesNarrow(22, 6, "", true)},
-	{name: "q51", size: 8 * 24, mins: true, wide: nibblesWide(24, 8, "", true), narrow: nibblesNarrow(24, 8, "", true)},
-	{name: "iq4nl", size: 8 * 18, offset: 128, wide: nibblesWide(18, 2, "kv4", false), narrow: nibblesNarrow(18, 2, "kv4", false)},
-	{name: "mxfp4", size: 8 * 17, offset: 12, wide: nibblesWide(17, 1, "fp4", false), narrow: nibblesNarrow(17, 1, "fp4", false)},
+	{name: "q40", size: 8 * 18, offset: 8, narrow: nibblesNarrow(18, 2, "", false)},
+	{name: "q41", size: 8 * 20, mins: true, wide: nibblesWide(20, 4, false), narrow: nibblesNarrow(20, 4, "", false)},
+	{name: "q50", size: 8 * 22, offset: 16, wide: nibblesWide(22, 6, true), narrow: nibblesNarrow(22, 6, "", true)},
+	{name: "q51", size: 8 * 24, mins: true, wide: nibblesWide(24, 8, true), narrow: nibblesNarrow(24, 8, "", true)},
+	{name: "iq4nl", size: 8 * 18, offset: 128, narrow: nibblesNarrow(18, 2, "kv4", false)},
+	{name: "mxfp4", size: 8 * 17, offset: 12, narrow: nibblesNarrow(17, 1, "fp4", false)},
 }
 
 // fp4 is the code book of the FP4 types, as signed bytes; kv4, IQ4_NL's, stands in gemm_runs.go.
@@ -180,7 +180,7 @@ func (v isa) runRows(t runType) {
 }
 
 // corrects says whether codes are too large by the offset. IQ4_NL in 256 bits keeps them signed.
-func (k *runs) corrects() bool { return k.t.offset != 0 && (k.wide || k.t.name != "iq4nl") }
+func (k *runs) corrects() bool { return k.t.offset != 0 && k.t.name != "iq4nl" }
 
 // sums keeps the sums of eight runs in asums.
 func (k *runs) sums() {
@@ -232,7 +232,7 @@ func lanePairs(a, b reg.VecVirtual) reg.VecVirtual {
 
 // nibblesWide is the body of types whose block of size bytes has its scale first and 16 bytes of nibbles at byte qs.
 // Four blocks fill a vector: lane i is block i, its low nibbles the first 16 elements.
-func nibblesWide(size, qs int, book string, fifth bool) func(k *runs) runBody {
+func nibblesWide(size, qs int, fifth bool) func(k *runs) runBody {
 	return func(k *runs) runBody {
 		second := 4*size - 64 // where the second load of four blocks starts
 		from := func(at int) byte {
@@ -242,13 +242,11 @@ func nibblesWide(size, qs int, book string, fifth bool) func(k *runs) runBody {
 			return byte(64 + at - second)
 		}
 		pick := k.constant(fill(fmt.Sprintf("nibbles_%d_%d", size, qs), 64, func(i int) byte { return from(size*(i/16) + qs + i%16) }))
-		// Headers: words of scales, then of minimums, and at 16 the fifth bits: low halves, high halves. MXFP4: bytes.
+		// Headers: words of scales, then of minimums, and at 16 the fifth bits: low halves, high halves.
 		head := fill(fmt.Sprintf("heads_%d", size), 64, func(i int) byte {
 			field, block, b := i/8, i/2%4, i%2
 			bits := qs - 4
 			switch {
-			case size == 17:
-				return from(size * (i % 4))
 			case field == 2 && fifth:
 				return from(size*block + bits + b)
 			case field == 3 && fifth:
@@ -260,10 +258,7 @@ func nibblesWide(size, qs int, book string, fifth bool) func(k *runs) runBody {
 		})
 		heads := k.constant(head)
 		nib := k.constant(k.bytesOf(15))
-		var bookReg, sixteen reg.VecVirtual
-		if book != "" {
-			bookReg = k.constant(k.book(book, k.t.offset))
-		}
+		var sixteen reg.VecVirtual
 		if fifth {
 			sixteen = k.constant(k.bytesOf(16))
 		}
@@ -291,10 +286,6 @@ func nibblesWide(size, qs int, book string, fifth bool) func(k *runs) runBody {
 							VPADDB(sixteen, c, mask, c)
 						}
 					}
-					if book != "" {
-						VPSHUFB(lo, bookReg, lo)
-						VPSHUFB(hi, bookReg, hi)
-					}
 					p[i] = k.clean(ZMM())
 					VPDPBUSD(k.act[2*i], lo, p[i])
 					VPDPBUSD(k.act[2*i+1], hi, p[i])
@@ -302,12 +293,6 @@ func nibblesWide(size, qs int, book string, fifth bool) func(k *runs) runBody {
 				res := runResult{isum: lanePairs(p[0], p[1])}
 				k.correct(res.isum)
 				res.d = YMM()
-				if size == 17 {
-					VPUNPCKLDQ(h[1].AsX(), h[0].AsX(), h[0].AsX())
-					VPMOVZXBD(h[0].AsX(), res.d)
-					k.e8m0(res.d)
-					return [2]runResult{res}
-				}
 				if k.t.mins {
 					res.m = YMM()
 					VPUNPCKHQDQ(h[1].AsX(), h[0].AsX(), res.m.AsX())
@@ -330,13 +315,6 @@ func (k *runs) e8m0(e reg.VecVirtual) {
 	k.mov(dwords("e8m0_sub", repeat(8, 0x00200000)...), sub)
 	VPSUBD(one, e, t)
 	VPSLLD(Imm(23), t, t)
-	if k.wide {
-		low := K()
-		VPCMPUD(Imm(1), two, e, low)
-		VPSLLVD(e, sub, low, t)
-		k.mov(t, e)
-		return
-	}
 	low := YMM()
 	VPSLLVD(e, sub, sub)
 	k.mov(two, low)

@@ -10,13 +10,13 @@ import (
 
 var smallTypes = []runType{
 	{name: "nvfp4", size: 4 * 36, wide: nvfp4Wide, narrow: nvfp4Narrow},
-	{name: "q20", size: 4 * 18, offset: 1, wide: q20Wide, narrow: q20Narrow},
+	{name: "q20", size: 4 * 18, offset: 1, narrow: q20Narrow}, // 512 bits: pairTypes
 	{name: "q10", size: 2 * 18, offset: 1, wide: q10Wide, narrow: q10Narrow},
 }
 
-// q20Wide splits the activations of four blocks into planes: plane c holds every fourth one from c on, a block a lane, so
+// q20Pair splits the activations of four blocks into planes: plane c holds every fourth one from c on, a block a lane, so
 // that it meets the 2-bit codes as they lie.
-func q20Wide(k *runs) runBody {
+func q20Pair(k *runs) pairBody {
 	from := func(at int) byte {
 		if at < 64 {
 			return byte(at)
@@ -24,13 +24,14 @@ func q20Wide(k *runs) runBody {
 		return byte(64 + at - 8)
 	}
 	pick := k.constant(fill("codes_q20", 64, func(i int) byte { return from(18*(i/16) + 2 + i%16) }))
-	heads := k.constant(fill("heads_q20", 64, func(i int) byte { return from(18*(i/4%4) + i%2) }))
+	heads := k.constant(words("heads_q20", 32, func(i int) int { return 9*(i%8/2) + i%16/8*32 })) // all lie in the first 64 bytes
+	natural := k.constant(dwords("pairs_in_turn", 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15))
 	var plane [4]reg.VecVirtual
 	for c := range plane {
 		m := bitField(2*c, 2, 0)
 		plane[c] = k.constant(qwords("plane_"+string(rune('0'+c)), m, m, m, m, m, m, m, m))
 	}
-	return runBody{
+	return pairBody{
 		prepare: func() {
 			order := ZMM()
 			k.mov(fill("planes_q20", 64, func(i int) byte { return byte(4*(i%16) + i/16) }), order)
@@ -53,33 +54,31 @@ func q20Wide(k *runs) runBody {
 				VSHUFI32X4(Imm([]uint64{0x88, 0xdd}[c%2]), t[2+c/2], t[c/2], k.act[c])
 			}
 		},
-		row: func(r int) [2]runResult {
-			first, raw, h := ZMM(), move(pick), move(heads)
-			VMOVDQU64(k.w.at(r, 0), first)
-			VPERMI2B(k.w.at(r, 8), first, raw)
-			VPERMI2B(k.w.at(r, 8), first, h)
-			p := k.clean(ZMM())
-			for c := range plane {
-				x := ZMM()
-				VGF2P8AFFINEQB(Imm(0), plane[c], raw, x)
-				VPDPBUSD(k.act[c], x, p)
+		pair: func(r int) (isum, d reg.VecVirtual) {
+			var first, p [2]reg.VecVirtual
+			for i := range first {
+				first[i] = ZMM()
+				raw := move(pick)
+				VMOVDQU64(k.w.at(r+i, 0), first[i])
+				VPERMI2B(k.w.at(r+i, 8), first[i], raw)
+				p[i] = k.clean(ZMM())
+				for c := range plane {
+					x := ZMM()
+					VGF2P8AFFINEQB(Imm(0), plane[c], raw, x)
+					VPDPBUSD(k.act[c], x, p[i])
+				}
 			}
-			res := runResult{isum: pairSums(k, p), d: YMM()}
-			k.correct(res.isum)
-			VCVTPH2PS(h.AsX(), res.d)
-			return [2]runResult{res}
+			h, odd := move(heads), ZMM()
+			VPERMI2W(first[1], first[0], h)
+			d, isum = ZMM(), ZMM()
+			VCVTPH2PS(h.AsY(), d)
+			VSHUFPS(Imm(0x88), p[1], p[0], isum)
+			VSHUFPS(Imm(0xdd), p[1], p[0], odd)
+			VPADDD(odd, isum, isum)
+			VPERMD(isum, natural, isum)
+			return isum, d
 		},
 	}
-}
-
-// pairSums adds up pairs of int32 into eight.
-func pairSums(k *runs, p reg.VecVirtual) reg.VecVirtual {
-	t := ZMM()
-	VPSHUFD(Imm(0xb1), p, t)
-	VPADDD(t, p, p)
-	k.mov(dwords("even_dwords", 0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0), t)
-	VPERMD(p, t, p)
-	return p
 }
 
 func q20Narrow(k *runs) runBody {

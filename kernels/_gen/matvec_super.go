@@ -24,7 +24,6 @@ type superBody struct {
 	scales func() (d, dmin reg.VecVirtual)
 	// minSum, if set, gives msum of the four rows instead of row.
 	minSum func() reg.VecVirtual
-	shift  uint64 // isum comes times 1<<shift
 }
 
 func superTypes(v isa) []superType {
@@ -32,8 +31,6 @@ func superTypes(v isa) []superType {
 		return []superType{
 			{"q5k", 176, q5kWide},
 			{"iq4xs", 136, iq4xsWide},
-			{"q3k", 110, q3kWide},
-			{"q2k", 84, q2kWide},
 			{"tq20", 66, tq20Wide},
 		}
 	}
@@ -93,9 +90,6 @@ func (v isa) superRows(t superType) {
 		total := XMM()
 		if v.wide {
 			total = totals(isum)
-			if body.shift != 0 {
-				VPSRAD(Imm(body.shift), total, total)
-			}
 		} else {
 			VPHADDD(isum[2], isum[0], isum[0])
 			VEXTRACTI128(Imm(1), isum[0], total)
@@ -281,41 +275,6 @@ func (k *kq) laneTotals(ms reg.VecVirtual) {
 	VPERMD(ms, p, ms)
 }
 
-func q2kWide(k *kq) superBody {
-	code := k.planes(16)
-	nib := k.constant(k.bytesOf(15))
-	zero := k.clean(ZMM())
-	var ms reg.VecVirtual
-	return superBody{
-		prepare: func() {
-			h, hi, t := k.rowLanes(0), ZMM(), ZMM()
-			VPSRLW(Imm(4), h, h)
-			VPANDD(nib, h, h)
-			ms = ZMM()
-			VPUNPCKLBW(zero, h, ms)
-			VPUNPCKHBW(zero, h, hi)
-			VBROADCASTI32X4(k.s.at(0, 0), t)
-			VPMADDWD(t, ms, ms)
-			VBROADCASTI32X4(k.s.at(0, 16), t)
-			VPDPWSSD(t, hi, ms)
-			k.laneTotals(ms)
-		},
-		scales: k.two(80),
-		minSum: func() reg.VecVirtual { return ms },
-		row: func(r int) (isum, msum reg.VecVirtual) {
-			x := ZMM()
-			VBROADCASTI32X4(k.w.at(r, 0), x)
-			VPANDD(nib, x, x)
-			var p [4]reg.VecVirtual
-			for j := range p {
-				p[j] = move(zero)
-				VPDPBUSD(k.q.at(0, 64*j), code(r, j), p[j])
-			}
-			return byLanes(p, x, false), nil
-		},
-	}
-}
-
 func tq20Wide(k *kq) superBody {
 	act, prepare := k.inOrder()
 	code := k.planes(0)
@@ -351,66 +310,6 @@ func (k *kq) scalesQ3K(x reg.VecVirtual) {
 	v.and(v.bytesOf(0x0f), x, x)
 	VPADDB(high, x, x)
 	VPSUBB(v.load(v.bytesOf(32)), x, x)
-}
-
-// belowZero returns what four sums of 64 weights start from, so that codes may be too large by 1<<shift: lane l of start
-// j is minus the sum of activations 4*j+l, times that.
-func (k *kq) belowZero(shift uint64) (start *[4]reg.VecVirtual, prepare func()) {
-	start = new([4]reg.VecVirtual)
-	first := K()
-	x := GP64()
-	MOVQ(U32(0x1111), x)
-	KMOVW(x.As32(), first)
-	return start, func() {
-		neg, zero := k.clean(ZMM()), k.clean(ZMM())
-		VPMOVSXWD(k.s.at(0, 0), neg)
-		VPSLLD(Imm(shift), neg, neg)
-		VPSUBD(neg, zero, neg)
-		for j := range start {
-			at := ZMM()
-			k.mov(fill(fmt.Sprintf("lane_dwords_%d", j), 64, func(i int) byte {
-				if i%4 != 0 {
-					return 0
-				}
-				return byte(4*j + i/16)
-			}), at)
-			start[j] = ZMM()
-			VPERMD_Z(neg, at, first, start[j])
-		}
-	}
-}
-
-func q3kWide(k *kq) superBody {
-	start, starts := k.belowZero(2)
-	low := k.planes(32)
-	var third [4]reg.VecVirtual
-	for j := range third {
-		third[j] = k.constant(halfMatrix(fmt.Sprintf("q3k_mask_%d", j), bitField(2*j, 1, 2), bitField(2*j+1, 1, 2)))
-	}
-	return superBody{
-		prepare: func() {
-			starts()
-			x := k.rowLanes(94)
-			k.scalesQ3K(x)
-			k.mov(x, k.stack)
-		},
-		scales: k.one(108),
-		shift:  8,
-		row: func(r int) (isum, msum reg.VecVirtual) {
-			sc, mask := ZMM(), ZMM()
-			VBROADCASTI32X4(k.stack.Offset(16*r), sc)
-			VBROADCASTI64X4(k.w.at(r, 0), mask)
-			var p [4]reg.VecVirtual
-			for j := range p {
-				c, h := low(r, j), ZMM()
-				VGF2P8AFFINEQB(Imm(0), third[j], mask, h)
-				VPORD(h, c, c)
-				p[j] = move(start[j])
-				VPDPBUSD(k.q.at(0, 64*j), c, p[j])
-			}
-			return byLanes(p, sc, true), nil
-		},
-	}
 }
 
 func q5kWide(k *kq) superBody {
