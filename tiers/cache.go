@@ -336,6 +336,7 @@ func (c *Cache) unlock() {
 		c.mu.Lock()
 		if failed.err != nil {
 			c.v.slots[failed.slot].touched = false
+			c.withdrawn(int(failed.slot))
 			c.v.done(failed.slot, failed.err)
 		}
 		c.v.trim(trimStep)

@@ -391,3 +391,28 @@ func BenchmarkVerify(b *testing.B) {
 		}
 	})
 }
+
+// TestVerifyAttach: a store that registers the memory of slots is told of it through the verifier too.
+func TestVerifyAttach(t *testing.T) {
+	c, _, experts := watchedCache(t, maker{"pread", func(paths []string, o StoreOptions) (Store, error) {
+		s, err := NewPread(paths, o)
+		return &attachCounter{Store: s}, err
+	}}, false)
+	defer closeCache(t, c)
+	if err := fetch(c, 1, []int32{0, 1, 2}); err != nil {
+		t.Fatal(err)
+	}
+	n := c.store.(*verifier).Store.(*attachCounter).attached
+	if n < 3 {
+		t.Errorf("told of %d slots of %d experts read, %d in all", n, 3, len(experts[1])+len(experts[2]))
+	}
+}
+
+// attachCounter counts slots whose memory it was told of.
+type attachCounter struct {
+	Store
+	attached int
+}
+
+func (a *attachCounter) Attach(int, []byte) { a.attached++ }
+func (a *attachCounter) Detach(int)         {}
