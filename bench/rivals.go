@@ -31,7 +31,7 @@ func (p *lfu) Score(layer, expert int) float64 { return p.uses[p.r.key(layer, in
 
 // ristrettoCache is a ristretto cache in its fairest case: driven from one goroutine, waited for after each Set, and its
 // Gets followed by pauses in which its own goroutine may count them (called back to back, two thirds of them are lost and
-// the hit rate falls by 3 to 14 points). Its victims depend on the order of a Go map, so that two replays differ by some
+// the hit rate falls by 2 to 7 points). Its victims depend on the order of a Go map, so that two replays differ by some
 // tenths of a per cent.
 type ristrettoCache struct {
 	c    *ristretto.Cache[uint64, int]
