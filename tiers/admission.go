@@ -378,8 +378,9 @@ func (v *residency) close(r *request) {
 	v.advance()
 }
 
-// abandon fails every request that still needs slots, so that nothing is started any more.
+// abandon fails every request that still needs slots, so that nothing is started any more, nor given back one by one.
 func (v *residency) abandon(err error) {
+	v.room.target = v.bytes
 	fail := func(r *request) {
 		if r.err == nil {
 			r.err = err

@@ -253,6 +253,32 @@ func TestLeasesOutliveResize(t *testing.T) {
 	}
 }
 
+// TestCloseWhileShrinking: what a smaller arena still waits for must not be given back after all memory was.
+func TestCloseWhileShrinking(t *testing.T) {
+	for _, m := range allStores(t) {
+		c := newCache(t, m, testExperts(3, 8), 1, Options{Slots: 16, TopK: 2}, StoreOptions{})
+		var rs []*Request
+		for l := 1; l < 3; l++ {
+			r, err := c.Begin(l, []int32{0, 1, 2, 3, 4, 5, 6, 7})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rs = append(rs, r)
+		}
+		least := c.MinBytes()
+		if live := c.Resize(least); live <= least {
+			t.Errorf("%s: %d bytes live while 16 experts are wanted", m.name, live)
+		}
+		closeCache(t, c)
+		for _, r := range rs {
+			r.Close()
+		}
+		if live := c.Resize(least); live < least {
+			t.Errorf("%s: %d bytes live after Close", m.name, live)
+		}
+	}
+}
+
 // TestNoMemory: a slot that can get no memory fails its expert, which is absent then, and is tried again.
 func TestNoMemory(t *testing.T) {
 	c := newCache(t, allStores(t)[0], testExperts(2, 8), 1, Options{Slots: 8, TopK: 2}, StoreOptions{})
