@@ -158,6 +158,23 @@ func TestWithPrompts(t *testing.T) {
 	}
 }
 
+// TestCachePrompts: prompts larger than the cache are replayed by every policy, and only what follows them counts.
+func TestCachePrompts(t *testing.T) {
+	r, err := ReadRouting(demoRouting, 300, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rep, err := Cache(context.Background(), CacheConfig{Routings: []*Routing{r.WithPrompts(200)}, Shares: []float64{0.1, 1}, Rivals: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range append(rep.Routings[0].Rows, rep.Routings[0].Loose...) {
+		if h := w.HitRate; h[0] > 0.6 || h[1] < 0.98 {
+			t.Errorf("%s: %.3f at 10 %%, %.3f of the touches after a prompt when everything fits", w.Policy, h[0], h[1])
+		}
+	}
+}
+
 // TestRivals: each policy of the literature holds no more than its slots, and keeps a hot key through a scan or at
 // least finds again at once what was just used.
 func TestRivals(t *testing.T) {

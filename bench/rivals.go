@@ -31,7 +31,7 @@ func (p *lfu) Score(layer, expert int) float64 { return p.uses[p.r.key(layer, in
 
 // ristrettoCache is a ristretto cache in its fairest case: driven from one goroutine, waited for after each Set, and its
 // Gets followed by pauses in which its own goroutine may count them (called back to back, two thirds of them are lost and
-// the hit rate falls by 3 to 14 points). Its victims depend on the order of a Go map, so that two replays differ by some
+// the hit rate falls by 2 to 7 points). Its victims depend on the order of a Go map, so that two replays differ by some
 // tenths of a per cent.
 type ristrettoCache struct {
 	c    *ristretto.Cache[uint64, int]
@@ -120,11 +120,16 @@ func belady(r *Routing, slots int, together bool) float64 {
 	}
 	type entry struct{ key, next int }
 	var held []entry
-	hits := 0
-	group := func(l int, ids []int32, first int) {
+	touches, hits := int64(0), int64(0)
+	group := func(l int, ids []int32, first int, counts bool) {
 		for j, e := range ids {
+			if counts {
+				touches++
+			}
 			if p := at[r.key(l, e)]; p >= 0 {
-				hits++
+				if counts {
+					hits++
+				}
 				held[p].next = next[first+j]
 			}
 		}
@@ -150,18 +155,19 @@ func belady(r *Routing, slots int, together bool) float64 {
 	}
 	i = 0
 	for _, pass := range r.Passes {
+		prompt := r.prompt(pass)
 		for l, ids := range pass {
-			if together {
-				group(l, ids, i)
+			if together && !prompt {
+				group(l, ids, i, true)
 			} else {
 				for j := range ids {
-					group(l, ids[j:j+1], i+j)
+					group(l, ids[j:j+1], i+j, !prompt)
 				}
 			}
 			i += len(ids)
 		}
 	}
-	return ratio(int64(hits), int64(n))
+	return ratio(hits, touches)
 }
 
 // loose is a policy driven one touch at a time, as caches are usually simulated: nothing but the touched expert is held.
@@ -178,6 +184,7 @@ func looseScores(r *Routing, slots int, p loose) float64 {
 	size, clock := 0, 0
 	touches, hits := int64(0), int64(0)
 	for _, pass := range r.Passes {
+		prompt := r.prompt(pass)
 		for l, ids := range pass {
 			clock++
 			visited[l] = clock
@@ -185,9 +192,13 @@ func looseScores(r *Routing, slots int, p loose) float64 {
 			for _, e := range ids {
 				k := r.key(l, e)
 				p.touch(k)
-				touches++
+				if !prompt {
+					touches++
+				}
 				if in[k] {
-					hits++
+					if !prompt {
+						hits++
+					}
 					continue
 				}
 				if size < slots {

@@ -20,10 +20,15 @@ var rivals = []struct {
 func looseRival(r *Routing, p rival) float64 {
 	touches, hits := int64(0), int64(0)
 	for _, pass := range r.Passes {
+		prompt := r.prompt(pass)
 		for l, ids := range pass {
 			for _, e := range ids {
+				hit := p.touch(r.key(l, e))
+				if prompt {
+					continue
+				}
 				touches++
-				if p.touch(r.key(l, e)) {
+				if hit {
 					hits++
 				}
 			}

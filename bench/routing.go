@@ -81,6 +81,11 @@ func (r *Routing) bytes() [][]int64 {
 	return b
 }
 
+// prompt says that a pass is a batch of several tokens: it is replayed, its hits are not counted.
+func (r *Routing) prompt(pass [][]int32) bool {
+	return slices.ContainsFunc(pass, func(ids []int32) bool { return len(ids) > r.TopK })
+}
+
 // WithPrompts gives the routing in which the first n tokens of each text are read as one batch, as a prompt is: one pass
 // with the experts that any of them used.
 func (r *Routing) WithPrompts(n int) *Routing {
