@@ -34,7 +34,7 @@ const mirrorStrikes = 3
 // the copies. Copies are compared with the originals at open: size, header and a sample of the rest. A read of a copy
 // that fails is done again from the original; after a few failures in a row the copy is left alone. An error of the
 // original is the read's.
-func NewMirror(paths []string, o MirrorOptions, open func(paths []string) (Store, error)) (Store, error) {
+func NewMirror(paths []string, o MirrorOptions, open func(paths []string, copies bool) (Store, error)) (Store, error) {
 	if len(o.Paths) != len(paths) || len(o.Compare) != len(paths) {
 		panic(fmt.Sprintf("tiers: %d copies and %d headers of %d files", len(o.Paths), len(o.Compare), len(paths)))
 	}
@@ -61,10 +61,10 @@ func NewMirror(paths []string, o MirrorOptions, open func(paths []string) (Store
 		return nil, errors.New("mirror: no copy of any of the model's files")
 	}
 	var err error
-	if m.sides[0].store, err = open(paths); err != nil {
+	if m.sides[0].store, err = open(paths, false); err != nil {
 		return nil, err
 	}
-	if m.sides[1].store, err = open(copies); err != nil {
+	if m.sides[1].store, err = open(copies, true); err != nil {
 		return nil, errors.Join(fmt.Errorf("mirror: %w", err), m.sides[0].store.Close())
 	}
 	return m, nil

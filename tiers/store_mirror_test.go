@@ -37,13 +37,16 @@ func copyModel(t testing.TB, paths []string, cut int64) (copies []string) {
 // newMirrored makes a cache over originals and copies, whose stores get options of their own.
 func newMirrored(t testing.TB, m maker, experts [][]Desc, paths, copies []string, a, b StoreOptions, log *slog.Logger) *Cache {
 	t.Helper()
-	n := 0
-	s, err := NewMirror(paths, MirrorOptions{Paths: copies, Compare: make([]int64, len(paths)), Log: log}, func(paths []string) (Store, error) {
-		n++
-		if n == 1 {
-			return m.make(paths, a)
+	s, err := NewMirror(paths, MirrorOptions{Paths: copies, Compare: make([]int64, len(paths)), Log: log}, func(paths []string, copies bool) (Store, error) {
+		o := a
+		if copies {
+			o = b
 		}
-		return m.make(paths, b)
+		s, err := m.make(paths, o)
+		if err != nil {
+			return nil, err
+		}
+		return NewVerify(s, paths, nil, nil)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -245,6 +248,33 @@ func TestMirrorTruncated(t *testing.T) {
 	}
 }
 
+// TestMirrorChanged: bytes of a copy that somebody writes to while it is in use reach nobody.
+func TestMirrorChanged(t *testing.T) {
+	experts := testExperts(4, 12)
+	paths := writeModel(t, experts, 1)
+	copies := copyModel(t, paths, 0)
+	c := newMirrored(t, maker{"pread", NewPread}, experts, paths, copies, StoreOptions{}, StoreOptions{}, nil)
+	defer closeCache(t, c)
+	useMirrored(t, c, 2)
+	fi, err := os.Stat(copies[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond) // so that the time of writing differs
+	f, err := os.OpenFile(copies[0], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(make([]byte, fi.Size()), 0); err != nil {
+		t.Fatal(err)
+	}
+	useMirrored(t, c, mirrorTurns())
+	if st := c.store.Stats(); st.MirrorErrors == 0 || !strings.HasSuffix(c.store.Name(), "mirror given up") {
+		t.Errorf("%s: %+v", c.store.Name(), st)
+	}
+}
+
 // TestMirrorClose: closing with reads waiting on both sides ends them all.
 func TestMirrorClose(t *testing.T) {
 	experts := testExperts(3, 12)
@@ -297,7 +327,7 @@ func TestMirrorRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s, err := NewMirror([]string{path}, MirrorOptions{Paths: []string{p}, Compare: []int64{header}}, func(paths []string) (Store, error) { return NewPread(paths, StoreOptions{}) })
+		s, err := NewMirror([]string{path}, MirrorOptions{Paths: []string{p}, Compare: []int64{header}}, func(paths []string, _ bool) (Store, error) { return NewPread(paths, StoreOptions{}) })
 		if err == nil {
 			s.Close()
 		}

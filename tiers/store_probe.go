@@ -184,7 +184,7 @@ func (p *probe) run(ctx context.Context) (res ProbeResult, err error) {
 			return res, err
 		}
 		rates = append(rates, float64(bytes)/took.Seconds())
-		res.Settled = n >= 2 && alike(rates[n], rates[n-1])
+		res.Settled = n >= 2 && sameRate(rates[n], rates[n-1])
 	}
 	res.Burst, res.Sustained = slices.Max(rates), rates[len(rates)-1]
 	left, bytes := max(p.o.Time-time.Since(start), p.o.Time/3), max(p.o.Bytes-p.bytes, p.o.Bytes/3)
@@ -213,15 +213,15 @@ func (p *probe) run(ctx context.Context) (res ProbeResult, err error) {
 	return res, nil
 }
 
-// alike says that two rates differ by no more than disks do from moment to moment.
-func alike(a, b float64) bool { return min(a, b) >= (1-probeAlike)*max(a, b) }
+// sameRate says that two rates differ by no more than disks do from moment to moment.
+func sameRate(a, b float64) bool { return min(a, b) >= (1-probeAlike)*max(a, b) }
 
 // bestStore is the fastest; among those alike, the one that costs the least processor time.
 func bestStore(s []ProbeStore) string {
 	fastest := slices.MaxFunc(s, func(a, b ProbeStore) int { return cmp.Compare(a.Rate, b.Rate) })
 	best := fastest
 	for _, x := range s {
-		if alike(x.Rate, fastest.Rate) && x.CPUPerGB < best.CPUPerGB {
+		if sameRate(x.Rate, fastest.Rate) && x.CPUPerGB < best.CPUPerGB {
 			best = x
 		}
 	}

@@ -202,9 +202,16 @@ func (v *verifier) Close() error {
 	return err
 }
 
-// bind hands the arena to a store that wants to know its memory.
-func (v *verifier) bind(a *Arena) {
-	if b, ok := v.Store.(interface{ bind(*Arena) }); ok {
-		b.bind(a)
+// Attach implements Attacher for a store that wants to know its memory.
+func (v *verifier) Attach(slot int, mem []byte) {
+	if a, ok := v.Store.(Attacher); ok {
+		a.Attach(slot, mem)
+	}
+}
+
+// Detach implements Attacher.
+func (v *verifier) Detach(slot int) {
+	if a, ok := v.Store.(Attacher); ok {
+		a.Detach(slot)
 	}
 }
