@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"terrace/internal/host"
 )
 
 // ProfileVersion is the version of the profile's file that this program writes and reads.
@@ -129,37 +131,32 @@ func LoadProfile(path string, log *slog.Logger) Profile {
 func (p *Profile) Save(path string) error {
 	p.Version = ProfileVersion
 	b, err := json.MarshalIndent(p, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
+	}
+	if err == nil {
+		err = host.ReplaceFile(path, append(b, '\n'))
+	}
 	if err != nil {
 		return fmt.Errorf("machine profile %s: %w", path, err)
-	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("machine profile: %w", err)
-	}
-	f, err := os.CreateTemp(dir, filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("machine profile: %w", err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("machine profile: %w", errors.Join(err, os.Remove(f.Name())))
-	}
-	if d, err := os.Open(dir); err == nil { // so that the new name survives a crash too, where directories can be synced
-		_ = d.Sync()
-		d.Close()
 	}
 	return nil
 }
 
-// UpdateProfile changes the profile in a file. One from a newer program is left alone, with ErrNewer; one that cannot be
-// read is replaced.
+// lockWait is how long another program may take to change the profile.
+const lockWait = 2 * time.Second
+
+// UpdateProfile changes the profile in a file, one program at a time. One from a newer program is left alone, with
+// ErrNewer; one that cannot be read is replaced.
 func UpdateProfile(path string, change func(*Profile)) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("machine profile %s: %w", path, err)
+	}
+	unlock, err := host.LockFile(path+".lock", lockWait)
+	if err != nil {
+		return fmt.Errorf("machine profile: %w", err)
+	}
+	defer unlock()
 	p, err := ReadProfile(path)
 	if errors.Is(err, ErrNewer) {
 		return err

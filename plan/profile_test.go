@@ -35,7 +35,7 @@ func TestProfile(t *testing.T) {
 		t.Errorf("%v; difference: %s", err, cmp.Diff(want, p))
 	}
 	left, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(left) != 1 {
+	if err != nil || len(left) != 2 { // and its lock
 		t.Errorf("beside the profile: %v, %v", left, err)
 	}
 }
@@ -96,7 +96,7 @@ func TestProfileUnwritable(t *testing.T) {
 	if err := UpdateProfile(path, func(*Profile) {}); err == nil {
 		t.Error("a profile replaced a folder")
 	}
-	if left, _ := os.ReadDir(dir); len(left) != 2 {
+	if left, _ := os.ReadDir(dir); len(left) != 3 { // and a lock
 		t.Errorf("a failed write left %v", left)
 	}
 }
