@@ -7,16 +7,78 @@ import (
 	"os"
 	"sort"
 
+	mmap "github.com/edsrzf/mmap-go"
+
 	"terrace/gguf"
 	"terrace/internal/host"
 	"terrace/model"
 )
 
-// dense holds every weight that is not a routed expert, read once into page-aligned memory outside the Go heap.
+// dense holds every weight that is not a routed expert: read once into page-aligned memory outside the Go heap, or mapped
+// and left to the page cache, for machines where they do not fit. Mapped weights are read anew whenever the system has
+// dropped them, and a file that shrinks under its mapping ends the process; that is why reading is the default.
 type dense struct {
 	mem   []byte
+	maps  []mmap.MMap // by shard
 	views map[string][]byte
 	bytes int64 // of the weights, without alignment
+}
+
+// openDense reads or maps the dense weights.
+func openDense(f *gguf.File, ts []model.DenseTensor, how string) (*dense, error) {
+	if how == "mmap" {
+		return mapDense(f, ts)
+	}
+	return readDense(f, ts)
+}
+
+// densePromise is the memory that openDense takes out of the budget: pages of a mapping are the system's, which drops
+// them when memory is short.
+func densePromise(ts []model.DenseTensor, how string) int64 {
+	if how == "mmap" {
+		return 0
+	}
+	return denseBytes(ts)
+}
+
+// mapDense maps the files that hold dense weights.
+func mapDense(f *gguf.File, ts []model.DenseTensor) (*dense, error) {
+	d := &dense{maps: make([]mmap.MMap, len(f.Shards)), views: make(map[string][]byte, len(ts))}
+	for _, t := range ts {
+		s := &f.Shards[t.Shard]
+		if d.maps[t.Shard] == nil {
+			m, err := mapFile(s.Path, s.Size)
+			if err != nil {
+				d.free()
+				return nil, fmt.Errorf("%s: tensor %s: %w", s.Path, t.Name, err)
+			}
+			d.maps[t.Shard] = m
+		}
+		d.views[t.Name] = d.maps[t.Shard][t.Offset : t.Offset+t.Length : t.Offset+t.Length]
+		d.bytes += t.Length
+	}
+	return d, nil
+}
+
+// mapFile maps a file that must still have the size it had when its header was read.
+func mapFile(path string, size int64) (mmap.MMap, error) {
+	x, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer x.Close() // the mapping stays
+	now, err := host.FileSize(x)
+	if err != nil {
+		return nil, err
+	}
+	if now != size {
+		return nil, fmt.Errorf("the file has %d bytes now and had %d when its header was read", now, size)
+	}
+	m, err := mmap.Map(x, mmap.RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", size, err)
+	}
+	return m, nil
 }
 
 // runGap is how far apart two tensors of a shard may lie and still be read in one piece.
@@ -134,6 +196,11 @@ func readFull(f *os.File, dst []byte, off, want int64) error {
 func (d *dense) free() {
 	if d.mem != nil {
 		host.Free(d.mem)
-		d.mem, d.views = nil, nil
 	}
+	for _, m := range d.maps {
+		if m != nil {
+			_ = m.Unmap() // nothing can be done about a mapping that stays
+		}
+	}
+	d.mem, d.maps, d.views = nil, nil, nil
 }

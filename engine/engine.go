@@ -66,7 +66,7 @@ func Open(o Options) (opened *Engine, err error) {
 	if err := e.plan(); err != nil {
 		return nil, err
 	}
-	if e.dense, err = readDense(f, e.model.Dense()); err != nil {
+	if e.dense, err = openDense(f, e.model.Dense(), e.opt.Dense); err != nil {
 		return nil, err
 	}
 	if err := e.openTiers(); err != nil {
@@ -92,7 +92,7 @@ func Open(o Options) (opened *Engine, err error) {
 	// Collecting early keeps the heap inside what the budget set aside for it; weights and slots are not in it.
 	debug.SetMemoryLimit(e.budget.Runtime + e.budget.Work)
 	e.load = time.Since(start)
-	e.log.Info("model loaded", "arch", e.model.Config().Arch, "dense", e.budget.Dense, "arena", e.budget.Arena, "slots", e.budget.Slots,
+	e.log.Info("model loaded", "arch", e.model.Config().Arch, "dense", e.dense.bytes, "dense_in", e.opt.Dense, "arena", e.budget.Arena, "slots", e.budget.Slots,
 		"experts", e.budget.Experts, "store", e.store, "threads", o.Threads, "ms", e.load.Milliseconds())
 	return e, nil
 }
@@ -114,7 +114,7 @@ func (e *Engine) plan() error {
 	b := Budget{
 		RAM:     o.RAM,
 		Runtime: runtimeReserve,
-		Dense:   denseBytes(e.model.Dense()),
+		Dense:   densePromise(e.model.Dense(), o.Dense),
 		KV:      shape.Bytes(),
 		Work:    workBytes(c, o.Batch),
 	}
@@ -176,30 +176,8 @@ func (e *Engine) openTiers() error {
 		e.store = "none"
 		return nil
 	}
-	paths := make([]string, len(e.file.Shards))
-	for i, s := range e.file.Shards {
-		paths[i] = s.Path
-	}
-	var st tiers.Store
-	var err error
-	switch e.opt.Store {
-	case "uring":
-		st, err = tiers.NewUring(paths, tiers.StoreOptions{}, e.log)
-	case "pread":
-		st, err = tiers.NewPread(paths, tiers.StoreOptions{})
-	case "mmap":
-		st, err = tiers.NewMmap(paths, tiers.StoreOptions{})
-	case "auto":
-		st, err = tiers.NewUring(paths, tiers.StoreOptions{}, e.log)
-		if err != nil {
-			e.log.Info("io_uring is not available, reading with pread", "reason", err)
-			st, err = tiers.NewPread(paths, tiers.StoreOptions{})
-		}
-	}
+	st, err := e.openStore()
 	if err != nil {
-		return fmt.Errorf("store %s: %w", e.opt.Store, err)
-	}
-	if st, err = e.verified(st, paths); err != nil {
 		return err
 	}
 	e.store = st.Name()

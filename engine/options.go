@@ -38,6 +38,9 @@ type Options struct {
 	ExpertRAM ExpertBudget   // fixes the expert arena alone
 	Lookahead int            // layers predicted ahead: 0, 1, 2 or LookaheadAuto
 	Store     string         // "auto", "uring", "pread" or "mmap"; "" is auto
+	Dense     string         // where dense weights are: "ram", read at the start, or "mmap", left to the page cache; "" is ram
+	Mirror    string         // a second copy of the model's files, or the folder with them, on another disk; "" is none
+	Profile   string         // file of the machine profile; "" keeps and knows nothing
 	Exact     bool           // float32 activations and KV cache
 	KeyType   compute.KVType // element type of cached keys; Exact makes it f32; a quantised one needs heads of whole blocks of 32
 	ValType   compute.KVType
@@ -99,6 +102,13 @@ func (o *Options) check() error {
 	case "auto", "uring", "pread", "mmap":
 	default:
 		return fmt.Errorf("store is %q, want auto, uring, pread or mmap", o.Store)
+	}
+	switch o.Dense {
+	case "":
+		o.Dense = "ram"
+	case "ram", "mmap":
+	default:
+		return fmt.Errorf("dense is %q, want ram or mmap", o.Dense)
 	}
 	if o.Exact {
 		o.KeyType, o.ValType = compute.KVF32, compute.KVF32

@@ -22,6 +22,8 @@ const (
 	rateRows  = 64                   // of the kernel's sample; with rateCols it stays in the second-level cache
 	rateCols  = 1024
 	rateChunk = 1 << 20
+
+	rateMapped = 32 << 20 // read instead of dense weights that are mapped
 )
 
 // rates measures read bandwidth over the dense weights (a small model's lie in the last-level cache, as they do when it runs) and the rate of each weight type's mat-vec.
@@ -29,6 +31,12 @@ func (e *Engine) rates() rates {
 	r := rates{kernel: map[gguf.Type]float64{}}
 	n := e.opt.Threads
 	buf := e.dense.mem
+	if len(buf) == 0 { // mapped: what the system has dropped would measure the disk
+		buf = make([]byte, min(e.dense.bytes, rateMapped))
+		for i := range buf { // every page a page of its own
+			buf[i] = byte(i)
+		}
+	}
 	r.memory = e.inParallel(n, func(worker int) float64 {
 		part := buf[len(buf)/n*worker : len(buf)/n*(worker+1)]
 		var done int

@@ -37,8 +37,9 @@ type Stats struct {
 	TTFTMS             float64 `json:"ttft_ms"`
 	RAMBudget          int64   `json:"ram_budget"`
 	PeakRSS            int64   `json:"peak_rss"`
-	RSSAnon            int64   `json:"rss_anon"` // now, not backed by files
-	DenseBytes         int64   `json:"dense_bytes"`
+	RSSAnon            int64   `json:"rss_anon"`    // now, not backed by files
+	Dense              string  `json:"dense"`       // "ram", or "mmap": in the page cache, outside the budget
+	DenseBytes         int64   `json:"dense_bytes"` // with "ram", alignment included
 	KVBytes            int64   `json:"kv_bytes"`
 	WorkBytes          int64   `json:"work_bytes"`    // set aside for the activations of one pass
 	RuntimeBytes       int64   `json:"runtime_bytes"` // set aside for the Go runtime and small tables
@@ -56,6 +57,8 @@ type Stats struct {
 	PreloadBytes       int64   `json:"preload_bytes"` // hot experts by the heat profile, since the last request or the start
 	PreloadExperts     int64   `json:"preload_experts"`
 	BytesVRAM          int64   `json:"bytes_vram"`
+	MirrorBytes        int64   `json:"mirror_bytes"`  // of BytesRead, from the mirror
+	MirrorErrors       int64   `json:"mirror_errors"` // reads that it failed, since the start
 	ReadWaitMS         float64 `json:"read_wait_ms"`
 	OverlappedReadMS   float64 `json:"overlapped_read_ms"`
 
@@ -178,8 +181,11 @@ func (m *Meter) end() Stats {
 		KVType: e.opt.KeyType.String() + "/" + e.opt.ValType.String(), Threads: e.opt.Threads, Exact: e.opt.Exact,
 		PromptTokens: m.prompts, PredictedTokens: m.predicted, PromptMS: ms(m.prompt.Sub(m.start)), PredictedMS: ms(end.Sub(m.prompt)),
 		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: e.budget.RAM, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
-		DenseBytes: e.budget.Dense, KVBytes: e.budget.KV, WorkBytes: e.budget.Work, RuntimeBytes: e.budget.Runtime, ExpertBytes: e.budget.Arena, ExpertSlots: e.budget.Slots, ExpertsTotal: e.budget.Experts,
+		Dense: e.opt.Dense, DenseBytes: e.budget.Dense, KVBytes: e.budget.KV, WorkBytes: e.budget.Work, RuntimeBytes: e.budget.Runtime, ExpertBytes: e.budget.Arena, ExpertSlots: e.budget.Slots, ExpertsTotal: e.budget.Experts,
 		Store: e.store,
+	}
+	if st.Dense == "mmap" {
+		st.DenseBytes = e.dense.bytes
 	}
 	st.PromptCached = max(0, m.prompts-m.evaluated)
 	st.PromptPerSecond = perSecond(m.evaluated, m.prompt.Sub(m.start))
@@ -203,6 +209,7 @@ func (m *Meter) end() Stats {
 	}
 	st.PreloadBytes, st.PreloadExperts = b.PreloadBytes-e.told.PreloadBytes, b.Preloads-e.told.Preloads
 	e.told = b
+	st.Store, st.MirrorBytes, st.MirrorErrors = b.Store, b.MirrorBytes-a.MirrorBytes, b.MirrorErrors
 	st.ReadWaitMS = ms(b.Blocked - a.Blocked)
 	st.OverlappedReadMS = ms(b.Overlapped - a.Overlapped)
 	d := m.decode.cache

@@ -23,8 +23,9 @@ const maxSumsFile = 256 << 20
 func sumsPath(dir, fingerprint string) string { return filepath.Join(dir, "sums-"+fingerprint+".json") }
 
 // verified wraps the store so that a model file that changes while it is in use, and with SumsDir an expert that does not
-// have its checksum, fails the request instead of giving wrong tokens. It takes over st in any case.
-func (e *Engine) verified(st tiers.Store, paths []string) (tiers.Store, error) {
+// have its checksum, fails the request instead of giving wrong tokens. copies says that paths are a mirror's, which may
+// have other sizes; a read of it that fails begins anew with the original. It takes over st in any case.
+func (e *Engine) verified(st tiers.Store, paths []string, copies bool) (tiers.Store, error) {
 	var sums *tiers.Sums
 	var err error
 	if e.opt.SumsDir != "" {
@@ -32,9 +33,11 @@ func (e *Engine) verified(st tiers.Store, paths []string) (tiers.Store, error) {
 	}
 	var v tiers.Store
 	if err == nil {
-		sizes := make([]int64, len(e.file.Shards))
-		for i, s := range e.file.Shards {
-			sizes[i] = s.Size
+		var sizes []int64
+		for _, s := range e.file.Shards {
+			if !copies {
+				sizes = append(sizes, s.Size)
+			}
 		}
 		v, err = tiers.NewVerify(st, paths, sizes, sums)
 	}

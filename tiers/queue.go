@@ -15,6 +15,7 @@ type queue struct {
 	demand, guess readList
 	flying        int // pieces being read
 	flyingGuess   int // of these, issued as guesses
+	guessBytes    int // of those
 	depth         int
 	guessDepth    int
 	closed        bool
@@ -93,6 +94,25 @@ func (q *queue) Stats() StoreStats {
 	return s
 }
 
+// guessAhead is how many bytes of guesses are enough to keep a disk busy until the next are issued, and guessBeside how
+// many may be under way while demands keep it busy.
+const (
+	guessAhead  = 2 << 20
+	guessBeside = 512 << 10
+)
+
+// roomForGuess says whether one more guess may be read. A demand that comes next waits until the disk is through with the
+// guesses before it, so there are no more of them than keep the disk busy; large pieces count by their bytes.
+func (q *queue) roomForGuess() bool {
+	switch {
+	case q.flyingGuess >= q.guessDepth:
+		return false
+	case q.flying > q.flyingGuess:
+		return q.guessBytes < guessBeside
+	}
+	return q.flyingGuess < 2 || q.guessBytes < guessAhead
+}
+
 // take gives the next piece to read and counts it as flying.
 func (q *queue) take() (r *Read, piece int, ok bool) {
 	if q.flying >= q.depth {
@@ -100,7 +120,7 @@ func (q *queue) take() (r *Read, piece int, ok bool) {
 	}
 	r = q.demand.head
 	if r == nil {
-		if q.flyingGuess >= q.guessDepth || q.guess.head == nil {
+		if q.guess.head == nil || !q.roomForGuess() {
 			return nil, 0, false
 		}
 		r = q.guess.head
@@ -122,6 +142,7 @@ func (q *queue) take() (r *Read, piece int, ok bool) {
 	q.flying++
 	if r.as[piece] == Guess {
 		q.flyingGuess++
+		q.guessBytes += r.layout.spans[piece].size
 	}
 	return r, piece, true
 }
@@ -132,6 +153,7 @@ func (q *queue) finish(r *Read, piece, n int, err error) bool {
 	q.flying--
 	if r.as[piece] == Guess {
 		q.flyingGuess--
+		q.guessBytes -= r.layout.spans[piece].size
 		q.stats.GuessBytes += int64(n)
 	} else {
 		q.stats.DemandBytes += int64(n)

@@ -29,6 +29,10 @@ type Stats struct {
 	DemandBytes int64 // read for demands, whole blocks
 	GuessBytes  int64 // read for guesses, whole blocks
 	ReadErrors  int64
+	MirrorBytes int64 // of both, from a mirror
+
+	MirrorErrors int64 // reads of the mirror that failed and were done again from the original
+	Unregistered int64 // pieces read into memory that the system would not register
 
 	Preloads     int64 // experts read before anybody asked, Cache.Preload
 	PreloadBytes int64 // read for them, whole blocks; in neither of the above
@@ -59,6 +63,7 @@ func (c *Cache) Stats() Stats {
 		Issued: n.guessed, Used: n.used, Late: n.late, Wasted: n.wasted, Cancelled: n.cancelled,
 		IssuedBytes: n.guessedBytes, UsedBytes: n.usedBytes, LateBytes: n.lateBytes, WastedBytes: n.wastedBytes, CancelledBytes: n.cancelB,
 		DemandBytes: d.DemandBytes, GuessBytes: d.GuessBytes, ReadErrors: d.Errors,
+		MirrorBytes: d.MirrorBytes, MirrorErrors: d.MirrorErrors, Unregistered: d.Unregistered,
 		ReadWait: c.waited, Blocked: c.blockedTime, DiskBusy: d.Busy,
 	}
 	if c.pre != nil {

@@ -41,6 +41,28 @@ type Read struct {
 	as         [3]Priority // what each piece was issued as
 	err        error
 	began      atomic.Bool // a piece was issued
+
+	// Of a store with a mirror: who is told at last, which of the two has it, and as what it was queued there.
+	home    Sink
+	side    uint8
+	at      Priority
+	counted bool // in the sums of its side
+}
+
+// NewRead is a read of d into a slot whose memory is dst: it begins at a multiple of host.IOAlign and holds
+// ReadBytes(d) bytes. The cache makes its own; this is for those who use a store without one.
+func NewRead(d *Desc, slot int, dst []byte, p Priority, sink Sink) *Read {
+	l := layoutOf(d)
+	if len(dst) < l.bytes {
+		panic(fmt.Sprintf("tiers: %d bytes of memory for a read of %d", len(dst), l.bytes))
+	}
+	return &Read{Desc: d, Slot: slot, Dst: dst, Priority: p, Sink: sink, layout: &l}
+}
+
+// ReadBytes is the memory in bytes that an expert takes in a slot, the whole blocks around its pieces.
+func ReadBytes(d *Desc) int {
+	l := layoutOf(d)
+	return l.bytes
 }
 
 // Sink is told once about each read that was queued and not cancelled: nil when the whole expert is in the slot, or the
@@ -72,19 +94,26 @@ type Store interface {
 	Close() error
 }
 
-// Attacher is a store that wants to know which memory its reads go to, so that it can register it with the system. Attach
-// comes before the first read into a slot, which may have other memory than before; Detach after the last one ended and
-// before the memory goes back to the system, so the store must let go of it. Both are called under the lock that the sink
-// takes.
+// Attacher is a store that wants to know which memory its reads go to, so that it can register it with the system. Both
+// methods are called under the lock that the sink takes.
 type Attacher interface {
+	// Attach says that a slot's memory is mem, whole pages outside the Go heap, before the first read into it; the slot may
+	// have had other memory before. Where the system refuses to register it, reads into the slot go on as without it.
 	Attach(slot int, mem []byte)
+	// Detach says that the last read into the slot has ended and its memory is about to go back to the system, so that the
+	// store must let go of it.
 	Detach(slot int)
 }
 
+// DefaultDepth is how many pieces a store reads at the same time unless told otherwise.
+const DefaultDepth = 8
+
 // StoreOptions configure every store; the zero value is sensible.
 type StoreOptions struct {
-	Depth      int // pieces read at the same time; 8 when 0
-	GuessDepth int // of these, at most so many for guesses; 4 when 0
+	Depth      int // pieces read at the same time; DefaultDepth when 0
+	GuessDepth int // of these, at most so many for guesses; half when 0
+
+	note string // after the name, for people
 
 	// For tests: what stands in for os.File.ReadAt, what changes the result of an io_uring read, reading through the page
 	// cache as on file systems without direct reads, and io_uring without registration.
@@ -97,7 +126,7 @@ type StoreOptions struct {
 // complete fills in defaults and refuses nonsense.
 func (o *StoreOptions) complete() error {
 	if o.Depth == 0 {
-		o.Depth = 8
+		o.Depth = DefaultDepth
 	}
 	if o.GuessDepth == 0 {
 		o.GuessDepth = max(1, o.Depth/2)
@@ -116,11 +145,15 @@ func (o *StoreOptions) complete() error {
 
 // StoreStats counts what a store did since it was made.
 type StoreStats struct {
-	DemandBytes int64         // read for demands, whole blocks
-	GuessBytes  int64         // read for guesses, whole blocks
-	Reads       int64         // pieces
-	Errors      int64         // pieces that failed
-	Busy        time.Duration // time with at least one piece being read
+	DemandBytes int64 // read for demands, whole blocks
+	GuessBytes  int64 // read for guesses, whole blocks
+	Reads       int64 // pieces
+	Errors      int64 // pieces that failed
+	// Unregistered pieces were read by a store that is an Attacher into memory that the system would not register.
+	Unregistered int64
+	Busy         time.Duration // time with at least one piece being read
+	// MirrorBytes, part of the bytes above, came from a mirror, which failed in MirrorErrors reads.
+	MirrorBytes, MirrorErrors int64
 }
 
 // BytesPerSecond is the rate while anything was being read; 0 when nothing was.

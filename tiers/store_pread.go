@@ -83,7 +83,11 @@ func NewPread(paths []string, o StoreOptions) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pool{name: modeName("pread", fs.direct()), verify: fs.check, end: fs.close}
+	name := modeName("pread", fs.direct())
+	if o.note != "" {
+		name += ", " + o.note
+	}
+	p := &pool{name: name, verify: fs.check, end: fs.close}
 	p.read = func(r *Read, piece int) (int, error) {
 		s := &r.layout.spans[piece]
 		f := &fs[r.Desc.Pieces[piece].Shard]

@@ -1,6 +1,7 @@
 package tiers
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"sync"
@@ -23,6 +24,7 @@ type uringStore struct {
 
 	ops  []flight // under way, by tag
 	free []uint64 // tags
+	told bool     // the log knows that memory is not registered
 }
 
 // flight is a piece under way.
@@ -36,7 +38,8 @@ type flight struct {
 }
 
 // NewUring makes the store for Linux with io_uring; elsewhere, and where it is forbidden, the error wraps
-// uring.ErrUnavailable. Each read pins its own pages.
+// uring.ErrUnavailable. It is an Attacher: attached slots are registered with the kernel when they are first read into, as
+// far as the limit of locked memory allows; reads into others pin their own pages. log, which may be nil, is told which.
 func NewUring(paths []string, o StoreOptions, log *slog.Logger) (Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -56,22 +59,37 @@ func NewUring(paths []string, o StoreOptions, log *slog.Logger) (Store, error) {
 	s.init(&o)
 	s.ring, err = uring.Open(uring.Options{Entries: o.Depth, Files: files, Complete: s.complete, Batch: s.Kick, NoRegister: o.noRegister})
 	if err != nil {
-		fs.close()
-		return nil, err
+		return nil, errors.Join(err, fs.close())
+	}
+	if log != nil {
+		f, err := s.ring.Registers()
+		log.Info("io_uring", "registered_files", f, "table_of_buffers", err == nil, "reason", err)
 	}
 	return s, nil
 }
 
+// Attach implements Attacher.
+func (s *uringStore) Attach(slot int, mem []byte) { s.ring.Attach(slot, mem) }
+
+// Detach implements Attacher.
+func (s *uringStore) Detach(slot int) { s.ring.Detach(slot) }
+
+// Name implements Store. What it says about buffers may change when slots are first read into.
 func (s *uringStore) Name() string {
-	return modeName("uring", s.fs.direct())
+	n := modeName("uring", s.fs.direct())
+	if _, err := s.ring.Registers(); err != nil {
+		return n + ", buffers not all registered: " + err.Error()
+	}
+	return n + ", registered buffers"
 }
 
 func (s *uringStore) Check(d *Desc) error { return s.fs.check(d) }
 
-// Kick implements Store.
+// Kick implements Store. Memory that a read is the first to go to is made present by the ring's Read, which takes a
+// millisecond, so the lock is not held then: the piece is ours from take on.
 func (s *uringStore) Kick() {
+	issued, unknown := 0, 0
 	s.mu.Lock()
-	any := false
 	for {
 		r, piece, ok := s.take()
 		if !ok {
@@ -79,29 +97,46 @@ func (s *uringStore) Kick() {
 		}
 		tag := s.free[len(s.free)-1]
 		s.free = s.free[:len(s.free)-1]
+		s.mu.Unlock()
 		f := &s.ops[tag]
 		*f = flight{r: r, piece: piece, file: r.Desc.Pieces[piece].Shard}
 		if !s.fs[f.file].direct { // no blocks needed: begin at the piece's own first byte
 			f.got = r.layout.spans[piece].skip
 		}
-		s.submit(tag)
-		any = true
+		if !s.submit(tag) {
+			unknown++
+		}
+		issued++
+		s.mu.Lock()
+	}
+	if unknown > 0 {
+		s.unregistered(unknown)
 	}
 	s.mu.Unlock()
-	if any {
+	if issued > 0 {
 		s.ring.Flush()
 	}
 }
 
-// submit queues what a flight still needs.
-func (s *uringStore) submit(tag uint64) {
+// submit queues what a flight still needs and says whether the kernel knows the memory.
+func (s *uringStore) submit(tag uint64) (registered bool) {
 	f := &s.ops[tag]
 	sp := &f.r.layout.spans[f.piece]
 	end := sp.size
 	if !s.fs[f.file].direct {
 		end = sp.want()
 	}
-	s.ring.Read(f.file, sp.start+int64(f.got), f.r.Dst[sp.at+f.got:sp.at+end], -1, tag)
+	return s.ring.Read(f.file, sp.start+int64(f.got), f.r.Dst[sp.at+f.got:sp.at+end], f.r.Slot, tag)
+}
+
+// unregistered counts reads into memory that the kernel does not know and says so once; with the lock.
+func (s *uringStore) unregistered(n int) {
+	s.stats.Unregistered += int64(n)
+	if !s.told && s.log != nil {
+		s.told = true
+		_, err := s.ring.Registers()
+		s.log.Info("io_uring reads into memory that is not registered, which costs more processor time", "reason", err)
+	}
 }
 
 // retries bounds how often a read is handed in again that the kernel neither did nor refused.
@@ -173,4 +208,17 @@ func (s *uringStore) Close() error {
 		}
 	})
 	return err
+}
+
+// NewAuto makes the io_uring store or, where that is unavailable, the pread store, whose name and log then say why.
+func NewAuto(paths []string, o StoreOptions, log *slog.Logger) (Store, error) {
+	s, err := NewUring(paths, o, log)
+	if !errors.Is(err, uring.ErrUnavailable) {
+		return s, err
+	}
+	if log != nil {
+		log.Info("reading with pread", "reason", err)
+	}
+	o.note = err.Error()
+	return NewPread(paths, o)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -54,6 +55,16 @@ func uringStores(t testing.TB) []maker {
 		with("uring", func(*StoreOptions) {}),
 		with("uring-unregistered", func(o *StoreOptions) { o.noRegister = true }),
 		with("uring-buffered", func(o *StoreOptions) { o.buffered = true }),
+	}
+}
+
+func TestUringName(t *testing.T) {
+	for _, m := range uringStores(t) {
+		c := newCache(t, m, testExperts(2, 8), 1, Options{Slots: 8, TopK: 4}, StoreOptions{})
+		if got := strings.HasSuffix(c.Stats().Store, ", registered buffers"); got != (m.name != "uring-unregistered") {
+			t.Errorf("%s calls itself %q", m.name, c.Stats().Store)
+		}
+		closeCache(t, c)
 	}
 }
 
@@ -411,6 +422,46 @@ func TestOrder(t *testing.T) {
 	})
 }
 
+// TestGuessRoom: beside demands guesses of up to 512 KiB or one are read, alone 2 MiB or two, never more than the options
+// allow.
+func TestGuessRoom(t *testing.T) {
+	for _, tt := range []struct {
+		piece          int64
+		demands, limit int
+		want           int
+	}{{900_000, 0, 8, 3}, {3_000_000, 0, 8, 2}, {300_000, 0, 8, 7}, {1000, 0, 4, 4}, {900_000, 0, 1, 1}, {900_000, 1, 8, 1}, {300_000, 1, 8, 2}, {1000, 3, 4, 4}} {
+		var q queue
+		o := StoreOptions{Depth: 12, GuessDepth: tt.limit}
+		q.init(&o)
+		for i := range 20 {
+			d := &Desc{ID: ExpertID{0, uint16(i)}, Pieces: [3]Piece{{0, 0, tt.piece}}}
+			l := layoutOf(d)
+			r := &Read{Desc: d, layout: &l, Priority: Guess}
+			if i < tt.demands {
+				r.Priority = Demand
+			}
+			q.Queue(r)
+		}
+		var got []*Read
+		for {
+			r, _, ok := q.take()
+			if !ok {
+				break
+			}
+			got = append(got, r)
+		}
+		if len(got) != tt.demands+tt.want {
+			t.Errorf("%+v: %d reads under way, want %d", tt, len(got), tt.demands+tt.want)
+		}
+		for _, r := range got {
+			q.finish(r, 0, 0, nil)
+		}
+		if q.flyingGuess != 0 || q.guessBytes != 0 {
+			t.Errorf("%+v: %d guesses of %d bytes are left", tt, q.flyingGuess, q.guessBytes)
+		}
+	}
+}
+
 // TestLayout: blocks around each piece, none of them shared, all within the slot.
 func TestLayout(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -646,9 +697,18 @@ func memlockChild(t *testing.T, limit int) {
 		t.Skip("SKIP", err)
 	}
 	experts := testExperts(3, 8)
-	s, err := NewUring(writeModel(t, experts, 1), StoreOptions{}, nil)
+	var sb strings.Builder
+	s, err := NewUring(writeModel(t, experts, 1), StoreOptions{}, slog.New(slog.NewTextHandler(&sb, nil)))
 	if errors.Is(err, uring.ErrUnavailable) && limit == 0 {
-		t.Log("no ring:", err)
+		a, err := NewAuto(writeModel(t, experts, 1), StoreOptions{}, slog.New(slog.NewTextHandler(&sb, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		if n := a.Name(); !strings.HasPrefix(n, "pread") || !strings.Contains(n, "io_uring is not available") || !strings.Contains(sb.String(), "reading with pread") {
+			t.Errorf("%s; log: %s", n, sb.String())
+		}
+		t.Log("no ring")
 		return
 	}
 	if err != nil {
@@ -658,11 +718,16 @@ func memlockChild(t *testing.T, limit int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log("fell back: nothing is registered")
 	for i := range 4 {
 		if err := fetch(c, 1+i%2, []int32{0, 2, 4, 6, 7}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if out := sb.String(); strings.Count(out, "memory that is not registered") == 1 && strings.Contains(out, "cannot allocate memory") &&
+		s.Stats().Unregistered > 0 && strings.Contains(s.Name(), "cannot allocate memory") {
+		t.Logf("fell back: %d of %d reads", s.Stats().Unregistered, s.Stats().Reads)
+	} else {
+		t.Errorf("%s: %+v, log: %s", s.Name(), s.Stats(), out)
 	}
 	closeCache(t, c)
 }

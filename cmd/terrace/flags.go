@@ -51,6 +51,8 @@ func modelFlags() []cli.Flag {
 		&cli.StringFlag{Name: "expert-ram", Usage: "expert arena alone: `SIZE`, PERCENT% of the experts, or min (the smallest working set)"},
 		&cli.StringFlag{Name: "lookahead", Value: "auto", Usage: "layers whose experts are predicted ahead: auto, 0, 1 or 2"},
 		&cli.StringFlag{Name: "store", Value: "auto", Usage: "how experts are read: auto, uring, pread or mmap"},
+		&cli.StringFlag{Name: "dense", Value: "ram", Usage: "dense weights: ram (read at the start) or mmap (left to the page cache, for machines where they do not fit; slower)"},
+		&cli.StringFlag{Name: "mirror", Usage: "second copy of the model on another disk, `PATH` of the file or its folder, whole or in part: shares the reads"},
 		&cli.StringFlag{Name: "backend", Value: "auto", Usage: "where dense layers run: auto, cpu or vulkan"},
 		&cli.BoolFlag{Name: "exact", Usage: "float32 activations and KV cache (slow; for comparisons)"},
 		&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what is decided while loading"},
@@ -151,7 +153,13 @@ func engineOptions(c *cli.Context, e env) (engine.Options, error) {
 	default:
 		return o, usagef("--lookahead is %q, want auto, 0, 1 or 2", s)
 	}
-	o.Store = c.String("store")
+	o.Store, o.Dense, o.Mirror = c.String("store"), c.String("dense"), c.String("mirror")
+	if dir := cacheDir(e); dir != "" {
+		o.Profile = filepath.Join(dir, "machine.json")
+	}
+	if c.IsSet("mirror") && o.Mirror == "" {
+		return o, usagef("--mirror is empty, want a path")
+	}
 	switch s := c.String("backend"); s {
 	case "auto", "cpu":
 	case "vulkan":

@@ -68,8 +68,12 @@ func statsText(w io.Writer, st *engine.Stats) error {
 	}
 	p("speed     prompt %d tokens%s at %.1f/s, answer %d tokens at %.1f/s (%s), first token after %.1f ms, loaded in %.0f ms",
 		st.PromptTokens, cached, st.PromptPerSecond, st.PredictedTokens, st.PredictedPerSecond, finishText(st.FinishReason), st.TTFTMS, st.LoadMS)
-	p("memory    budget %s = dense weights %s + context %s + work space %s + run time %s + expert arena %s%s; peak so far %s", bytesText(st.RAMBudget),
-		bytesText(st.DenseBytes), bytesText(st.KVBytes), bytesText(st.WorkBytes), bytesText(st.RuntimeBytes), bytesText(st.ExpertBytes), spare(st), bytesText(st.PeakRSS))
+	dense := "dense weights " + bytesText(st.DenseBytes)
+	if st.Dense == "mmap" {
+		dense = "dense weights (" + bytesText(st.DenseBytes) + ") in the page cache"
+	}
+	p("memory    budget %s = %s + context %s + work space %s + run time %s + expert arena %s%s; peak so far %s", bytesText(st.RAMBudget),
+		dense, bytesText(st.KVBytes), bytesText(st.WorkBytes), bytesText(st.RuntimeBytes), bytesText(st.ExpertBytes), spare(st), bytesText(st.PeakRSS))
 	if st.ExpertsTotal > 0 {
 		p("experts   %d of %d have a slot in RAM (%s)", st.ExpertSlots, st.ExpertsTotal, share(int64(st.ExpertSlots), int64(st.ExpertsTotal)))
 		p("tiers     %d experts needed: %s were in RAM, %s on their way, %s had to be asked for", st.Touches,
@@ -78,6 +82,9 @@ func statsText(w io.Writer, st *engine.Stats) error {
 			bytesText(st.BytesRead), st.Store, bytesText(int64(st.DiskBytesPerSecond)), st.ReadWaitMS, st.OverlappedReadMS)
 		if st.PreloadBytes > 0 {
 			p("heat      %s of the hottest experts read before they were asked for (%d experts)", bytesText(st.PreloadBytes), st.PreloadExperts)
+		}
+		if st.MirrorBytes > 0 || st.MirrorErrors > 0 {
+			p("mirror    %s of that came from the mirror, which failed in %d reads so far", bytesText(st.MirrorBytes), st.MirrorErrors)
 		}
 		f := st.Prefetch
 		if f.DisabledReason != "" {

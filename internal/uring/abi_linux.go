@@ -13,17 +13,17 @@ const (
 	featSingleMmap = 1 << 0
 	featNoDrop     = 1 << 1
 
-	enterGetEvents = 1 << 0
-
-	opNop       = 0
 	opReadFixed = 4
 	opRead      = 22
 
 	sqeFixedFile = 1 << 0
 
-	registerBuffers = 0
-	registerFiles   = 2
-	registerProbe   = 8
+	registerFiles         = 2
+	registerProbe         = 8
+	registerBuffers2      = 15
+	registerBuffersUpdate = 16
+
+	rsrcSparse = 1 << 0
 
 	probeSupported = 1 << 0
 )
@@ -46,6 +46,21 @@ type params struct {
 	resv                                                                   [3]uint32
 	sq                                                                     sqOffsets
 	cq                                                                     cqOffsets
+}
+
+// rsrcRegister is struct io_uring_rsrc_register: a table of nr places.
+type rsrcRegister struct {
+	nr, flags uint32
+	resv2     uint64
+	data      uint64
+	tags      uint64
+}
+
+// rsrcUpdate is struct io_uring_rsrc_update2: nr places of a table from offset on get what data points at.
+type rsrcUpdate struct {
+	offset, resv uint32
+	data, tags   uint64
+	nr, resv2    uint32
 }
 
 // sqe is one request, 64 bytes.

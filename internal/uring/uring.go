@@ -24,6 +24,12 @@ type Options struct {
 	Complete func(tag uint64, n int32)
 	// Batch, if not nil, is called after Complete was called for what was found at once, under the same terms.
 	Batch func()
-	// NoRegister leaves files and buffers unregistered, as where the system forbids it; for tests and comparisons.
+	// NoRegister leaves files and memory unregistered, as where the system forbids it; for tests and comparisons.
 	NoRegister bool
 }
+
+// Slots is how many slots' memory can be registered at the same time, the kernel's own limit.
+const Slots = 1 << 14
+
+// MaxSlot is the most bytes that one of them may have.
+const MaxSlot = 1 << 30

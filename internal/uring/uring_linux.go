@@ -4,17 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Ring is an io_uring. Any goroutine may read and flush; one goroutine, locked to its thread, sleeps in the kernel while
-// anything is under way and picks up what is done. Poll lets others pick up too.
+// Ring is an io_uring. Any goroutine may read and flush; one goroutine waits while anything is under way and picks up what is
+// done. Poll lets others pick up too.
 //
 // Memory shared with the kernel: we own the tail of the submission ring and the head of the completion ring, the kernel
 // the other two. An entry is written before its tail is stored and read after the tail was loaded; Go's atomics order at
@@ -27,7 +27,6 @@ type Ring struct {
 	keep       []*os.File
 	fixedFiles bool
 	noRegister bool
-	buffers    int // registered ones
 
 	ring, sqeMem []byte // mappings
 
@@ -51,15 +50,12 @@ type Ring struct {
 		entries    []cqe
 		gone       bool // unmapped
 	}
+	slots  slotTable
+	file   *os.File // fd, known to the runtime's poller
+	conn   syscall.RawConn
 	flying atomic.Int64 // reads queued and not yet picked up
 	done   chan struct{}
 }
-
-// wakeTag is the tag of the request that only wakes the reaper.
-const wakeTag = ^uint64(0)
-
-// noBuffer is the buffer number of memory that is not registered.
-const noBuffer = -1
 
 // Open makes a ring and checks that the kernel knows how to read with it.
 func Open(o Options) (*Ring, error) {
@@ -68,7 +64,7 @@ func Open(o Options) (*Ring, error) {
 	}
 	var p params
 	entries := 1
-	for entries < o.Entries+1 { // one more, for the request that wakes the reaper
+	for entries < o.Entries {
 		entries *= 2
 	}
 	fd, _, errno := unix.Syscall(sysSetup, uintptr(entries), uintptr(unsafe.Pointer(&p)), 0)
@@ -93,7 +89,7 @@ func (r *Ring) open(p *params, files []*os.File) error {
 	if _, _, errno := unix.Syscall6(sysRegister, uintptr(r.fd), registerProbe, uintptr(unsafe.Pointer(&pr)), uintptr(len(pr.ops)), 0, 0); errno != 0 {
 		return fmt.Errorf("%w: the kernel is too old to be asked for operations: %w", ErrUnavailable, errno)
 	}
-	for _, op := range []int{opNop, opReadFixed, opRead} {
+	for _, op := range []int{opReadFixed, opRead} {
 		if pr.ops[op].flags&probeSupported == 0 {
 			return fmt.Errorf("%w: the kernel lacks operation %d", ErrUnavailable, op)
 		}
@@ -130,58 +126,33 @@ func (r *Ring) open(p *params, files []*os.File) error {
 			}
 		}
 	}
+	r.openSlots()
+	if err := unix.SetNonblock(r.fd, true); err != nil { // of no meaning to the ring; it asks the runtime to poll it
+		return fmt.Errorf("%w: the ring's descriptor: %w", ErrUnavailable, err)
+	}
+	r.file = os.NewFile(uintptr(r.fd), "io_uring")
+	if err := r.file.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("%w: the ring cannot be polled: %w", ErrUnavailable, err)
+	}
+	if r.conn, err = r.file.SyscallConn(); err != nil {
+		return fmt.Errorf("%w: the ring cannot be polled: %w", ErrUnavailable, err)
+	}
 	return nil
 }
 
-// RegisteredFiles says whether reads name files by registered index, which saves the kernel a look-up each.
-func (r *Ring) RegisteredFiles() bool { return r.fixedFiles }
-
-// maxBuffer is the most bytes that one registered buffer may have.
-const maxBuffer = 1 << 30
-
-// RegisterBuffers lets the kernel pin memory once instead of in each read. Each buffer has at most 1 GiB and must lie
-// outside the Go heap and stay until Close. It fails where the system does not allow so much pinned memory; reads work
-// all the same, without buffer numbers. To be called once, before the first Read.
-func (r *Ring) RegisterBuffers(bufs [][]byte) error {
-	if r.buffers > 0 {
-		panic("uring: buffers registered twice")
-	}
-	if r.noRegister {
-		return fmt.Errorf("register buffers: %w", unix.EPERM)
-	}
-	vec := make([]unix.Iovec, len(bufs))
-	for i, b := range bufs {
-		if len(b) == 0 || len(b) > maxBuffer {
-			return fmt.Errorf("register buffers: number %d has %d bytes, not 1 to %d", i, len(b), maxBuffer)
-		}
-		vec[i].Base = &b[0]
-		vec[i].SetLen(len(b))
-	}
-	if len(vec) == 0 {
-		return nil
-	}
-	_, _, errno := unix.Syscall6(sysRegister, uintptr(r.fd), registerBuffers, uintptr(unsafe.Pointer(&vec[0])), uintptr(len(vec)), 0, 0)
-	runtime.KeepAlive(vec)
-	if errno != 0 {
-		return fmt.Errorf("register buffers: %w", errno)
-	}
-	r.buffers = len(bufs)
-	return nil
-}
-
-// Read queues a read of len(b) bytes at off of file number file; Flush hands it to the kernel. b lies in the registered
-// buffer with the given number, or anywhere outside the Go heap with number -1, and must stay untouched until tag is
-// completed. No more than Entries reads may be under way.
-func (r *Ring) Read(file int, off int64, b []byte, buffer int, tag uint64) {
-	if buffer >= r.buffers || len(b) == 0 || tag == wakeTag {
-		panic(fmt.Sprintf("uring: read of %d bytes into buffer %d of %d with tag %#x", len(b), buffer, r.buffers, tag))
+// Read queues a read of len(b) bytes at off of file number file; Flush hands it to the kernel. b lies in the attached slot
+// with the given number, or anywhere outside the Go heap, and must stay untouched until tag is completed. No more than
+// Entries reads may be under way. It says whether the kernel knew the memory.
+func (r *Ring) Read(file int, off int64, b []byte, slot int, tag uint64) (registered bool) {
+	if len(b) == 0 {
+		panic("uring: read of no bytes")
 	}
 	e := sqe{opcode: opRead, fd: r.files[file], off: uint64(off), addr: uint64(uintptr(unsafe.Pointer(&b[0]))), len: uint32(len(b)), userData: tag}
 	if r.fixedFiles {
 		e.flags = sqeFixedFile
 	}
-	if buffer >= 0 {
-		e.opcode, e.bufIndex = opReadFixed, uint16(buffer)
+	if place := r.registered(slot, b); place >= 0 {
+		e.opcode, e.bufIndex, registered = opReadFixed, uint16(place), true
 	}
 	r.sq.Lock()
 	defer r.sq.Unlock()
@@ -189,6 +160,7 @@ func (r *Ring) Read(file int, off int64, b []byte, buffer int, tag uint64) {
 		panic("uring: read from a closed ring")
 	}
 	r.push(e)
+	return registered
 }
 
 // push fills in the next entry; with the submission lock.
@@ -250,9 +222,7 @@ func (r *Ring) Flush() {
 	r.sq.Unlock()
 	for _, tag := range refused {
 		r.flying.Add(-1)
-		if tag != wakeTag {
-			r.complete(tag, res)
-		}
+		r.complete(tag, res)
 	}
 }
 
@@ -284,10 +254,8 @@ func (r *Ring) pick() {
 		// again in Go's terms: push added to this number.
 		r.flying.Load()
 		for _, c := range got[:n] {
-			if c.userData != wakeTag {
-				r.complete(c.userData, c.res)
-				found = true
-			}
+			r.complete(c.userData, c.res)
+			found = true
 			r.flying.Add(-1)
 		}
 		if n < len(got) {
@@ -300,12 +268,11 @@ func (r *Ring) pick() {
 	}
 }
 
-// reap is the goroutine that waits in the kernel. It stays on its thread so that the thread's wait is not started anew
-// on another at each turn.
+// reap is the goroutine that waits for completions, in the runtime's poller like one that waits for a socket: sleeping in
+// the kernel itself would keep a thread and the runtime's monitor busy with it.
 func (r *Ring) reap() {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	defer close(r.done)
+	ready := func(uintptr) bool { return atomic.LoadUint32(r.cq.head) != atomic.LoadUint32(r.cq.tail) }
 	for {
 		r.sq.Lock()
 		for r.flying.Load() == 0 && !r.sq.closed {
@@ -318,9 +285,8 @@ func (r *Ring) reap() {
 		if over {
 			return
 		}
-		_, _, errno := unix.Syscall6(sysEnter, uintptr(r.fd), 0, 1, enterGetEvents, 0, 0)
-		if errno != 0 && errno != unix.EINTR && errno != unix.EAGAIN && errno != unix.EBUSY {
-			// Waiting is impossible; what is under way still completes, so look for it now and then.
+		if err := r.conn.Read(ready); err != nil {
+			// Close woke us, or waiting is impossible; what is under way still completes, so look for it now and then.
 			time.Sleep(time.Millisecond)
 		}
 		r.cq.Lock()
@@ -340,11 +306,10 @@ func (r *Ring) Close() error {
 	r.Flush()
 	r.sq.Lock()
 	r.sq.closed = true
-	// Poll may have picked up the last read while the reaper sleeps in the kernel: this wakes it.
-	r.push(sqe{opcode: opNop, fd: -1, userData: wakeTag})
 	r.sq.Signal()
 	r.sq.Unlock()
-	r.Flush()
+	// Poll may have picked up the last read while the reaper waits: this wakes it.
+	_ = r.file.SetReadDeadline(time.Unix(1, 0)) // it was possible in open
 	<-r.done
 	return r.unmap()
 }
@@ -362,5 +327,8 @@ func (r *Ring) unmap() error {
 		err = errors.Join(err, unix.Munmap(r.sqeMem))
 	}
 	r.keep = nil
+	if r.file != nil {
+		return errors.Join(err, r.file.Close())
+	}
 	return errors.Join(err, unix.Close(r.fd))
 }

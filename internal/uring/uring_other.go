@@ -15,14 +15,19 @@ func Open(Options) (*Ring, error) {
 	return nil, fmt.Errorf("%w on %s", ErrUnavailable, runtime.GOOS)
 }
 
-// RegisterBuffers is never called, for want of a Ring.
-func (*Ring) RegisterBuffers([][]byte) error { return ErrUnavailable }
+// Registers is never called, for want of a Ring.
+func (*Ring) Registers() (files bool, memory error) { return false, ErrUnavailable }
 
-// RegisteredFiles is never called.
-func (*Ring) RegisteredFiles() bool { return false }
+// Attach is never called.
+func (*Ring) Attach(slot int, mem []byte) {}
+
+// Detach is never called.
+func (*Ring) Detach(slot int) {}
 
 // Read is never called.
-func (*Ring) Read(file int, off int64, b []byte, buffer int, tag uint64) {}
+func (*Ring) Read(file int, off int64, b []byte, slot int, tag uint64) (registered bool) {
+	return false
+}
 
 // Flush is never called.
 func (*Ring) Flush() {}
