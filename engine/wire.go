@@ -45,11 +45,11 @@ func (s *source) Hint(at, target int, scores []float32, rows int) {
 }
 
 // Begin is part of model.Source.
-func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32) (model.Request, error) {
+func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32, scores []float32) (model.Request, error) {
 	if s.rec != nil {
 		s.rec(layer, choices)
 	}
-	s.pipe.Settle(layer, experts, choices)
+	s.pipe.Settle(layer, experts, choices, scores)
 	q, err := s.cache.Begin(layer, experts)
 	if err != nil {
 		return nil, err

@@ -18,8 +18,9 @@ type Source interface {
 	// come after its Begin, and all hints about a layer before its Begin.
 	Hint(at, target int, scores []float32, rows int)
 	// Begin asks for the distinct experts, in rising order, that layer needs; choices holds the rows x top-k experts in
-	// the router's order. Both slices are valid until the request is done.
-	Begin(ctx context.Context, layer int, experts, choices []int32) (Request, error)
+	// the router's order, and scores the rows x experts router scores they were chosen by. The slices are valid until the
+	// request is done.
+	Begin(ctx context.Context, layer int, experts, choices []int32, scores []float32) (Request, error)
 }
 
 // Request hands out the experts of one layer in the order in which they become ready. Each expert comes once.
@@ -77,7 +78,7 @@ func (r *Resident) Lookahead() int { return r.ahead }
 func (r *Resident) Hint(at, target int, scores []float32, rows int) {}
 
 // Begin implements Source.
-func (r *Resident) Begin(_ context.Context, layer int, experts, _ []int32) (Request, error) {
+func (r *Resident) Begin(_ context.Context, layer int, experts, _ []int32, _ []float32) (Request, error) {
 	r.req = residentRequest{experts: r.layers[layer], ids: experts}
 	return &r.req, nil
 }

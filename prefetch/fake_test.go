@@ -182,7 +182,7 @@ func (p *told) Predict(dst []int32, at, target int, s router.Signal) []int32 {
 	return dst[:copy(dst, p.say(target-at, target, int(s.Scores[0])))]
 }
 
-func (p *told) Observe(layer int, chosen []int32) {
+func (p *told) Observe(layer int, chosen []int32, scores []float32) {
 	if p.noting {
 		p.observed = append(p.observed, fmt.Sprint(layer, chosen))
 	}

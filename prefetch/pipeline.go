@@ -294,9 +294,9 @@ func (p *Pipeline) Guesses(layer, distance int) []int32 {
 }
 
 // Settle tells a layer's true choice, just before its experts are demanded: needed holds the distinct experts of the
-// batch, rows the choice of each row, rows x TopK, in the row order of the hints. It scores the guesses made for the
-// layer, takes back those that were wrong and teaches the predictor.
-func (p *Pipeline) Settle(layer int, needed, rows []int32) {
+// batch, rows the choice of each row, rows x TopK, in the row order of the hints, scores what each row was chosen by, or
+// nil. It scores the guesses made for the layer, takes back those that were wrong and teaches the predictor.
+func (p *Pipeline) Settle(layer int, needed, rows []int32, scores []float32) {
 	if layer < 0 || layer >= p.o.Layers || len(rows) == 0 || len(rows)%p.o.TopK != 0 {
 		panic(fmt.Sprintf("prefetch: layer %d of %d settled with %d choices, not a multiple of %d", layer, p.o.Layers, len(rows), p.o.TopK))
 	}
@@ -326,7 +326,7 @@ func (p *Pipeline) Settle(layer int, needed, rows []int32) {
 	if p.o.Depth > 0 {
 		p.takeBack(layer, needed)
 		p.score(layer, rows)
-		p.o.Predictor.Observe(layer, rows)
+		p.o.Predictor.Observe(layer, rows, scores)
 	}
 	for _, e := range needed {
 		a.flags[e] &^= chosen

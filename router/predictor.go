@@ -33,8 +33,9 @@ type Predictor interface {
 	// Predict ranks the experts that layer target will likely need, seen from layer at, the likeliest first. It fills
 	// dst with at most len(dst) of them and returns that part of dst. It changes nothing that a later Predict depends on.
 	Predict(dst []int32, at, target int, s Signal) []int32
-	// Observe tells the true choice of a layer: rows x K expert numbers, in row order, in selection order within a row.
-	Observe(layer int, chosen []int32)
+	// Observe tells the true choice of a layer: rows x K expert numbers, in row order, in selection order within a row,
+	// and the router scores they were chosen by, rows x experts; both are valid during the call. Scores may be nil.
+	Observe(layer int, chosen []int32, scores []float32)
 }
 
 // GateAhead takes the target layer's router at its word although it looks at an earlier state. For one row it ranks by
@@ -90,4 +91,4 @@ func (g *GateAhead) Predict(dst []int32, at, target int, s Signal) []int32 {
 }
 
 // Observe implements Predictor; the plain gate learns nothing.
-func (g *GateAhead) Observe(layer int, chosen []int32) {}
+func (g *GateAhead) Observe(layer int, chosen []int32, scores []float32) {}
