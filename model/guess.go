@@ -9,10 +9,11 @@ import (
 	"terrace/gguf"
 )
 
-// SetGuess replaces the router that guesses layer at+distance while layer at runs: weights are experts x embd float32,
-// row-major, to be multiplied with the residual after attention divided by its root mean square. It must be called after
-// Bind and before any Forward. nil brings the target's own router back.
-func (m *Model) SetGuess(at, distance int, weights []float32) error {
+// SetGuess replaces the router that guesses layer at+distance while layer at runs: w is experts rows of embd elements of
+// any type the backend computes with, multiplied with the residual after attention divided by its root mean square. Its
+// bytes must stay valid. It is called after Bind and before any Forward; a matrix without bytes brings the target's own
+// router back. Guesses steer reads, never a result, so a coarse type is good enough.
+func (m *Model) SetGuess(at, distance int, w compute.Matrix) error {
 	c := &m.cfg
 	switch {
 	case m.backend == nil:
@@ -21,37 +22,29 @@ func (m *Model) SetGuess(at, distance int, weights []float32) error {
 		return fmt.Errorf("model: a guess at layer %d about %d layers ahead, of %d layers", at, distance, len(m.layers))
 	case m.layers[at].rule == nil || m.layers[at+distance].rule == nil:
 		return fmt.Errorf("model: a guess at layer %d about layer %d, one of which has no router", at, at+distance)
-	case weights == nil:
+	case w.Data == nil:
 		m.layers[at].guess[distance-1] = nil
 		return nil
-	case len(weights) != c.Experts*c.Embd:
-		return fmt.Errorf("model: a guess of %d numbers, want %d experts x %d", len(weights), c.Experts, c.Embd)
+	case w.In != c.Embd || w.Out != c.Experts:
+		return fmt.Errorf("model: a guess of %d rows of %d, want %d experts x %d", w.Out, w.In, c.Experts, c.Embd)
 	}
 	if m.unit == nil {
-		ones := make([]float32, c.Embd)
-		for i := range ones {
-			ones[i] = 1
+		b := make([]byte, 4*c.Embd)
+		for i := range c.Embd {
+			binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(1))
 		}
-		w, err := m.backend.NewWeight(f32Matrix(ones, c.Embd, 1))
+		unit, err := m.backend.NewWeight(compute.Matrix{Type: gguf.F32, In: c.Embd, Out: 1, Data: b})
 		if err != nil {
 			return err
 		}
-		m.unit = w
+		m.unit = unit
 	}
-	w, err := m.backend.NewWeight(f32Matrix(weights, c.Embd, c.Experts))
+	g, err := m.backend.NewWeight(w)
 	if err != nil {
 		return err
 	}
-	m.layers[at].guess[distance-1] = w
+	m.layers[at].guess[distance-1] = g
 	return nil
-}
-
-func f32Matrix(v []float32, in, out int) compute.Matrix {
-	b := make([]byte, 4*len(v))
-	for i, x := range v {
-		binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(x))
-	}
-	return compute.Matrix{Type: gguf.F32, In: in, Out: out, Data: b}
 }
 
 // Watched is what one layer with experts saw in one Forward, for fitting guesses. The slices are valid during the call.

@@ -14,7 +14,7 @@ import (
 // the same space, so a fit can only be better on the texts it was made of.
 type Map struct {
 	At, Target int
-	State      []float32 // Experts x Hidden, row-major; whoever has the residual multiplies by it
+	State      []float32 // Experts x Hidden, row-major; whoever has the residual multiplies by it (and may keep it elsewhere)
 	Prev       []float32 // Experts x Experts, row-major
 	Own        []float32 // Experts x Experts, or empty: nothing that u does not say already
 	Bias       []float32 // Experts
@@ -25,6 +25,9 @@ type Map struct {
 // before, and State and Bias have to do: votes forgive that.
 type Linear struct {
 	GateAhead
+	// Mul adds w x to dst, w being len(dst) x len(x), row-major; nil: a plain loop.
+	Mul func(dst, w, x []float32)
+
 	maps   map[[2]int]*Map
 	prev   [][]float32 // by layer: the true scores it saw last, nil before there were any
 	scores []float32
@@ -40,7 +43,7 @@ func NewLinear(layers, experts int, maps []Map) (*Linear, error) {
 		switch {
 		case m.At < 0 || m.Target <= m.At || m.Target >= layers:
 			return nil, fmt.Errorf("router: a map from layer %d to layer %d of %d", m.At, m.Target, layers)
-		case len(m.Bias) != experts || len(m.Prev) != experts*experts || len(m.Own) != 0 && len(m.Own) != experts*experts || len(m.State)%experts != 0 || len(m.State) == 0:
+		case len(m.Bias) != experts || len(m.Prev) != experts*experts || len(m.Own) != 0 && len(m.Own) != experts*experts || len(m.State)%experts != 0:
 			return nil, fmt.Errorf("router: the map from layer %d to %d has %d, %d and %d numbers for %d experts", m.At, m.Target, len(m.State), len(m.Prev), len(m.Bias), experts)
 		}
 		for _, part := range [][]float32{m.State, m.Prev, m.Own, m.Bias} {
@@ -80,25 +83,28 @@ func (l *Linear) Complete(at, target int, s Signal) Signal {
 		}
 	}
 	if s.Rows == 1 {
-		addProduct(out, m.Prev, l.prev[target])
-		addProduct(out, m.Own, l.prev[at])
+		l.add(out, m.Prev, l.prev[target])
+		l.add(out, m.Own, l.prev[at])
 	}
 	s.Scores = out
 	return s
 }
 
-// addProduct adds w x to out; nothing where either is empty.
-func addProduct(out, w, x []float32) {
+// add adds w x to out; nothing where either is empty.
+func (l *Linear) add(out, w, x []float32) {
 	n := len(x)
-	if n == 0 || len(w) == 0 {
-		return
-	}
-	for e := range out {
-		sum := float32(0)
-		for j, v := range w[e*n : (e+1)*n] {
-			sum += float32(v * x[j])
+	switch {
+	case n == 0 || len(w) == 0:
+	case l.Mul != nil:
+		l.Mul(out, w, x)
+	default:
+		for e := range out {
+			sum := float32(0)
+			for j, v := range w[e*n : (e+1)*n] {
+				sum += float32(v * x[j])
+			}
+			out[e] += sum
 		}
-		out[e] += sum
 	}
 }
 
