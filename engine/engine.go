@@ -118,9 +118,12 @@ func (e *Engine) plan() error {
 	for _, l := range e.table {
 		b.Experts += len(l)
 	}
+	var least int64
 	if b.Experts > 0 {
-		b.Slot = int64(tiers.SlotBytes(e.table))
-		b.Min = minSlots(c.TopK, o.Lookahead, b.Experts)
+		n := int64(b.Experts)
+		b.Slot = (tiers.ArenaBytes(e.table, b.Experts) + n - 1) / n // the mean of their sizes
+		least = tiers.MinBytes(e.table, tiers.Need{TopK: c.TopK, Lookahead: o.Lookahead, Guesses: c.TopK})
+		b.Min = max(minSlots(c.TopK, o.Lookahead, b.Experts), int(min((least+b.Slot-1)/b.Slot, n)))
 	}
 	if b.RAM == 0 {
 		var err error
@@ -130,6 +133,9 @@ func (e *Engine) plan() error {
 	}
 	if err := b.decide(o.ExpertRAM); err != nil {
 		return fmt.Errorf("%s: %w", o.Path, err)
+	}
+	if b.Experts > 0 {
+		b.Arena = max(tiers.ArenaBytes(e.table, b.Slots), least) // Slots times the mean, to the byte
 	}
 	if o.RAM == 0 && o.ExpertRAM.isSet() { // the arena was given and fits the machine: the promise is what it makes
 		b.RAM = b.fixed() + b.Arena
@@ -189,7 +195,7 @@ func (e *Engine) openTiers() error {
 	e.store = st.Name()
 	c := e.model.Config()
 	e.cache, err = tiers.NewCache(tiers.Options{
-		Store: st, Experts: e.table, Slots: e.budget.Slots, TopK: c.TopK, Lookahead: e.opt.Lookahead, Guesses: c.TopK, Log: e.log,
+		Store: st, Experts: e.table, Bytes: e.budget.Arena, TopK: c.TopK, Lookahead: e.opt.Lookahead, Guesses: c.TopK, Log: e.log,
 	})
 	if err != nil {
 		st.Close()

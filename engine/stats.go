@@ -42,7 +42,7 @@ type Stats struct {
 	KVBytes            int64   `json:"kv_bytes"`
 	WorkBytes          int64   `json:"work_bytes"`    // set aside for the activations of one pass
 	RuntimeBytes       int64   `json:"runtime_bytes"` // set aside for the Go runtime and small tables
-	ExpertBytes        int64   `json:"expert_bytes"`  // of the arena
+	ExpertBytes        int64   `json:"expert_bytes"`  // of the slots that there are now
 	ExpertSlots        int     `json:"expert_slots"`
 	ExpertsTotal       int     `json:"experts_total"`
 	Store              string  `json:"store"`
@@ -56,7 +56,8 @@ type Stats struct {
 	ReadWaitMS         float64 `json:"read_wait_ms"`
 	OverlappedReadMS   float64 `json:"overlapped_read_ms"`
 
-	Prefetch prefetch.Stats `json:"prefetch"`
+	Prefetch      prefetch.Stats `json:"prefetch"`
+	PrefetchBytes PrefetchBytes  `json:"prefetch_bytes"`
 
 	DiskBytesPerSecond float64    `json:"disk_bytes_per_second"`
 	Bottleneck         string     `json:"bottleneck"` // "disk", "memory" or "compute"; "" before a token was decoded
@@ -67,6 +68,17 @@ type Stats struct {
 
 	decodeCold int64   // experts that decode steps needed and that were not resident
 	decodeRate float64 // bytes read per second while the disk was busy, decode steps only if they read anything
+}
+
+// PrefetchBytes is what became of the bytes read on a guess, alignment not counted. What was issued ends as one of the
+// others, or waits in the cache: late is needed before it was whole, wasted left the cache unused, cancelled was not read.
+// A guess that was wrong for the layer's next turn and is used later is used.
+type PrefetchBytes struct {
+	Issued    int64 `json:"issued"`
+	Used      int64 `json:"used"`
+	Late      int64 `json:"late"`
+	Wasted    int64 `json:"wasted"`
+	Cancelled int64 `json:"cancelled"`
 }
 
 // BoundTerms are the least milliseconds a decoded token can take on each part of the machine.
@@ -180,6 +192,11 @@ func (m *Meter) end() Stats {
 	st.HitsInflight = b.InFlight - a.InFlight
 	st.Misses = b.Misses - a.Misses
 	st.BytesRead = b.DemandBytes + b.GuessBytes - a.DemandBytes - a.GuessBytes
+	st.ExpertBytes, st.ExpertSlots = b.Bytes, b.Slots
+	st.PrefetchBytes = PrefetchBytes{
+		Issued: b.IssuedBytes - a.IssuedBytes, Used: b.UsedBytes - a.UsedBytes, Late: b.LateBytes - a.LateBytes,
+		Wasted: b.WastedBytes - a.WastedBytes, Cancelled: b.CancelledBytes - a.CancelledBytes,
+	}
 	st.ReadWaitMS = ms(b.Blocked - a.Blocked)
 	st.OverlappedReadMS = ms(b.Overlapped - a.Overlapped)
 	d := m.decode.cache

@@ -73,30 +73,34 @@ func (f *fake) drop(k key) {
 }
 
 func (f *fake) Settle(layer int, truth []int32) {
-	f.Withdraw(layer, truth)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for _, k := range slices.Clone(f.order) {
+		if k.layer == layer && !slices.Contains(truth, k.expert) {
+			f.withdraw(k)
+		}
+	}
 	for k, s := range f.held {
 		s.guarded = s.guarded && k.layer != layer
 	}
 }
 
-func (f *fake) Withdraw(layer int, keep []int32) {
+func (f *fake) Withdraw(layer int, expert int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i := 0; i < len(f.order); i++ {
-		k := f.order[i]
-		if k.layer != layer || slices.Contains(keep, k.expert) {
-			continue
-		}
-		s := f.held[k]
-		s.guarded = false
-		if !s.started {
-			f.drop(k)
-			i--
-			if f.logging {
-				f.log = append(f.log, fmt.Sprintf("-%d/%d", k.layer, k.expert))
-			}
+	f.withdraw(key{layer, expert})
+}
+
+func (f *fake) withdraw(k key) {
+	s := f.held[k]
+	if s == nil {
+		return
+	}
+	s.guarded = false
+	if !s.started {
+		f.drop(k)
+		if f.logging {
+			f.log = append(f.log, fmt.Sprintf("-%d/%d", k.layer, k.expert))
 		}
 	}
 }

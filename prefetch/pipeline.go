@@ -17,9 +17,8 @@ type Cache interface {
 	// for and those already there until the layer is settled, and returns how many reads it queued. Where no slot can be
 	// had without taking a leased, pinned or guessed expert, it leaves the expert Absent.
 	Prefetch(layer int, experts []int32) int
-	// Withdraw takes back the guesses of a layer that are not among keep: reads that have not begun are cancelled, the
-	// rest loses its protection. Those among keep stay as they are.
-	Withdraw(layer int, keep []int32)
+	// Withdraw takes back the guess of an expert: it loses its protection, and its read is cancelled if it has not begun.
+	Withdraw(layer int, expert int32)
 	// Settle ends the guesses of a layer, whose true experts are now known: the wrong ones are taken back, and all
 	// protection ends, for the demand that follows holds the right ones.
 	Settle(layer int, truth []int32)
@@ -92,6 +91,7 @@ type Pipeline struct {
 	layers []ahead
 	ring   [][MaxDepth]guessed // by layer modulo Depth+1: no more layers than that are open at once
 	ids    []int32             // the predictor's answer
+	stale  []int32             // guesses taken back
 	before []tiers.State       // states before guesses are taken back, parallel to ahead.open
 	n      counts
 }
@@ -129,7 +129,7 @@ func New(o Options) (*Pipeline, error) {
 		o.DisabledReason = "lookahead 0"
 	}
 	p := &Pipeline{o: o, layers: make([]ahead, o.Layers), ring: make([][MaxDepth]guessed, o.Depth+1),
-		ids: make([]int32, max(o.TopK, o.Cap)), before: make([]tiers.State, o.Experts)}
+		ids: make([]int32, max(o.TopK, o.Cap)), stale: make([]int32, 0, o.Cap), before: make([]tiers.State, o.Experts)}
 	for l := range p.layers {
 		p.layers[l].flags = make([]uint8, o.Experts)
 		if o.Depth > 0 {
@@ -203,19 +203,23 @@ func (p *Pipeline) replace(layer, dist int, list []int32) {
 	for _, e := range list {
 		a.flags[e] |= listed
 	}
-	stale := false // residents among the old guesses hold their protection too
+	p.stale = p.stale[:0] // residents among the old guesses hold their protection too
 	for _, e := range a.list {
-		stale = stale || a.flags[e]&listed == 0
+		if a.flags[e]&listed == 0 {
+			p.stale = append(p.stale, e)
+		}
 	}
 	a.dist = dist
 	a.list = append(a.list[:0], list...)
-	if !stale {
+	if len(p.stale) == 0 {
 		return
 	}
 	for i, e := range a.open {
 		p.before[i] = p.o.Cache.State(layer, e)
 	}
-	p.o.Cache.Withdraw(layer, a.list)
+	for _, e := range p.stale {
+		p.o.Cache.Withdraw(layer, e)
+	}
 	kept := a.open[:0]
 	for i, e := range a.open {
 		if a.flags[e]&listed != 0 || !p.gone(layer, e, p.before[i]) {

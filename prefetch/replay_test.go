@@ -324,7 +324,7 @@ func TestConcurrentReads(t *testing.T) {
 type still struct{}
 
 func (still) Prefetch(layer int, experts []int32) int   { return len(experts) }
-func (still) Withdraw(layer int, keep []int32)          {}
+func (still) Withdraw(layer int, expert int32)          {}
 func (still) Settle(layer int, truth []int32)           {}
 func (still) State(layer int, expert int32) tiers.State { return tiers.InFlight }
 

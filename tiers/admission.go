@@ -1,12 +1,14 @@
 package tiers
 
+import "slices"
+
 // How requests get slots, so that any number of them always get on:
 //
 //   - A request of at most topK experts (decode) is admitted when all of them can have slots at once; until then it holds
 //     nothing. So two such requests never wait for one another's slots.
 //   - A longer one (prefill) streams: it is admitted at once, holds what is here, and gets slots for the rest as leases
-//     come back. Only one request streams at a time; it leaves a few slots to others while it has topK itself. Its
-//     caller must give leases back before it waits.
+//     come back. Only one request streams at a time; it leaves a few slots to others while it has topK itself, and
+//     pushes others out for a part of the arena only. Its caller must give leases back before it waits.
 //   - Requests are admitted in the order in which they came, except that decode may pass a request that waits to stream.
 //   - A streaming request that holds no slot stops all further admissions until it has one.
 //
@@ -29,6 +31,7 @@ type item struct {
 	expert int32
 	slot   int32
 	state  itemState
+	loaded bool // the request had it read
 
 	nextWait  *item // in slot.waiters
 	nextReady *item // in request.ready
@@ -40,8 +43,9 @@ type request struct {
 	items    []item
 	cursor   int // items before it are not missing
 	missing  int
-	held     int // items that have a slot: waiting, ready or leased
-	left     int // items neither handed out nor failed
+	held     int   // items that have a slot: waiting, ready or leased
+	own      int64 // bytes of the slots among these that the request had read
+	left     int   // items neither handed out nor failed
 	admitted bool
 	err      error // of the first expert that failed
 
@@ -91,32 +95,41 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 	v.clock++
 	v.visited[layer] = v.clock
 	v.current = layer
-	v.policy.visit(layer)
-	if v.policy.rescale() {
-		v.reheap()
+	sweeps := v.sweeps(layer, experts)
+	if !sweeps {
+		v.visit(layer)
 	}
 	if cap(r.items) < len(experts) {
 		r.items = make([]item, len(experts))
 	}
 	r.items = r.items[:len(experts)]
 	r.layer, r.cursor, r.missing, r.held, r.left = layer, 0, len(experts), 0, len(experts)
+	r.own = 0
 	r.admitted, r.err, r.readyHead, r.readyTail = false, nil, nil, nil
 	for i, e := range experts {
 		r.items[i] = item{req: r, expert: e, slot: -1}
-		v.policy.touch(layer, int(e))
-		v.n.touches++
-		s := v.where[layer][e]
-		switch {
-		case s < 0:
-			v.n.misses++
-		case v.slots[s].state == slotReady:
-			v.n.hits++
-			if at := v.slots[s].heapAt; at >= 0 { // its score has changed
-				v.heapFix(v.victims[layer], int(at))
-			}
-		default:
-			v.n.inflight++
+		if !sweeps {
+			v.policy.touch(layer, int(e))
 		}
+		v.n.touches++
+		i := v.where[layer][e]
+		if i < 0 {
+			v.n.misses++
+			continue
+		}
+		s := &v.slots[i]
+		v.used(s)
+		if s.state != slotReady {
+			v.n.inflight++
+			continue
+		}
+		v.n.hits++
+		if s.heapAt >= 0 { // its score has changed
+			v.heapFix(v.victims[layer], int(s.heapAt))
+		}
+	}
+	if len(r.items) > v.topK {
+		v.fileOrder(r)
 	}
 	v.waiting.push(r)
 	v.advance()
@@ -124,6 +137,7 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 
 // advance gives slots that have become free to those who wait for them.
 func (v *residency) advance() {
+	v.trim(trimStep)
 	if v.streamer != nil {
 		v.feed(v.streamer)
 	}
@@ -156,7 +170,7 @@ func (v *residency) tryAdmit(r *request) bool {
 			missing++
 		}
 	}
-	enough := v.makeRoom(missing)
+	enough := v.makeRoom(int64(missing) * v.layer(r.layer))
 	for i := range r.items {
 		if s := v.where[r.layer][r.items[i].expert]; s >= 0 {
 			v.slots[s].wants--
@@ -217,24 +231,32 @@ func (v *residency) assign(r *request) {
 		v.hold(it, s)
 		return
 	}
-	i := v.takeForDemand()
+	i := v.takeForDemand(v.classOf[r.layer])
 	v.load(i, r.layer, int(it.expert), Demand)
 	s := &v.slots[i]
-	it.slot, it.state = i, itemWaiting
+	it.slot, it.state, it.loaded = i, itemWaiting, true
 	s.wants++
 	r.held++
+	r.own += v.bytesOf(s)
 	r.missing--
 	it.nextWait = s.waiters
 	s.waiters = it
 }
 
-// feed gives the streaming request slots: all that can be had while it has fewer than topK, after that it leaves reserve
-// to others.
+// feed gives the streaming request slots: all that can be had while it has fewer than topK, after that it leaves a few
+// slots to others and pushes experts out only while what it has read is within the window: a sweep through all experts of
+// a layer makes room for the rest of itself.
 func (v *residency) feed(r *request) {
+	bytes := v.layer(r.layer)
+	reserve := v.reserve()
+	window := max(2*int64(v.topK)*bytes, v.room.target/8)
 	for r.missing > 0 {
-		need := 1
+		need := bytes
 		if r.held >= v.topK {
-			need += v.reserve
+			need += reserve
+			if r.own+bytes > window && v.slack()+v.room.free < need {
+				return
+			}
 		}
 		if !v.makeRoom(need) {
 			return
@@ -242,6 +264,21 @@ func (v *residency) feed(r *request) {
 		v.assign(r)
 	}
 	v.streamer = nil
+}
+
+// reserve is the bytes that a streaming request leaves to others.
+func (v *residency) reserve() int64 {
+	largest := v.classes[0].bytes
+	return largest * min(int64(v.topK), v.room.target/largest/4)
+}
+
+// fileOrder puts the items of a long request in the order of the file, so that neighbours are read together.
+func (v *residency) fileOrder(r *request) {
+	if v.order == nil {
+		return
+	}
+	rank := v.order[r.layer]
+	slices.SortFunc(r.items, func(a, b item) int { return int(rank[a.expert]) - int(rank[b.expert]) })
 }
 
 // ready puts an item at the end of those to be handed out.
@@ -257,11 +294,14 @@ func (it *item) ready() {
 }
 
 // fail ends an item whose read failed.
-func (it *item) fail(err error) {
+func (it *item) fail(err error, bytes int64) {
 	r := it.req
 	it.state, it.slot = itemOver, -1
 	r.held--
 	r.left--
+	if it.loaded {
+		r.own -= bytes
+	}
 	if r.err == nil {
 		r.err = err
 	}
@@ -302,6 +342,9 @@ func (v *residency) drop(it *item) {
 	v.leases--
 	it.state = itemOver
 	it.req.held--
+	if it.loaded {
+		it.req.own -= v.bytesOf(s)
+	}
 	v.refresh(it.slot)
 }
 
@@ -332,8 +375,7 @@ func (v *residency) close(r *request) {
 			}
 			s.wants--
 			if s.wants == 0 && !s.guess && !s.pinned && v.mv.cancel(it.slot) {
-				v.vacate(it.slot)
-				v.free = append(v.free, it.slot)
+				v.dropRead(it.slot)
 			}
 		}
 		it.state, it.nextWait, it.nextReady = itemOver, nil, nil

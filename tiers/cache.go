@@ -1,18 +1,20 @@
 package tiers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
 
-// ErrTooSmall is wrapped when a cache has fewer slots than the smallest working set.
-var ErrTooSmall = errors.New("too few slots")
+// ErrTooSmall is wrapped when a cache has less room than the smallest working set.
+var ErrTooSmall = errors.New("too small")
 
 // Policy names the rule by which experts leave the cache.
 type Policy uint8
@@ -27,20 +29,18 @@ const (
 type Options struct {
 	Store   Store
 	Experts [][]Desc // [layer][expert]; a layer without experts is empty
-	Slots   int      // experts that fit into RAM
+	Bytes   int64    // of slots, alignment included: the arena
+	Slots   int      // instead of Bytes: so many experts in the mix of their sizes, and no less than they can work in
 	TopK    int      // experts a token uses in a layer
 
 	Lookahead int // layers guessed ahead
 	Guesses   int // experts guessed for a layer
+	Sessions  int // sequences that use the cache at the same time; 1 when 0
 
 	Policy   Policy
 	HalfLife int // of EWMA, in visits of a layer; 64 when 0
 	Log      *slog.Logger
 }
-
-// MinSlots is the smallest working set in slots: two layers' experts, because a backend may still compute one while the
-// next is fetched, and the guesses, which are held until their layer settles.
-func MinSlots(topK, lookahead, guesses int) int { return 2*topK + lookahead*guesses }
 
 // Cache holds experts in the slots of one arena, lends them out and reads those that are missing. Several sequences may
 // use it at the same time. Only one read of an expert is under way, however many ask; a slot that is lent is never
@@ -51,7 +51,9 @@ type Cache struct {
 	experts [][]Desc
 	layouts [][]layout
 	log     *slog.Logger
-	total   int // experts
+
+	attacher Attacher               // the store, or nil
+	commit   func(slot int32) error // the arena's, but for tests
 
 	mu       sync.Mutex
 	v        *residency
@@ -59,7 +61,8 @@ type Cache struct {
 	requests []*Request
 	dirty    bool
 	closed   bool
-	complete bool // every expert is resident: sticky, for with a slot for each nothing is ever evicted
+	nomem    error  // why the slot just attached has no memory
+	lacking  []lack // reads whose slots could get no memory
 
 	blocked      int       // requests that are waiting in Next
 	blockedSince time.Time // when blocked rose from 0
@@ -67,29 +70,29 @@ type Cache struct {
 	waited       time.Duration // summed over requests
 }
 
-// NewCache makes a cache of o.Slots slots and takes over o.Store: Close closes it. After an error the store remains the
-// caller's. Fewer slots than MinSlots are refused with ErrTooSmall.
+// lack is a read that fails before it begins.
+type lack struct {
+	slot int32
+	err  error
+}
+
+// NewCache makes a cache in an arena of o.Bytes, or of o.Slots experts, and takes over o.Store: Close closes it. After an
+// error the store remains the caller's. Less than MinBytes is refused with ErrTooSmall.
 func NewCache(o Options) (*Cache, error) {
-	total := 0
-	for _, experts := range o.Experts {
-		total += len(experts)
-	}
-	least := min(MinSlots(o.TopK, o.Lookahead, o.Guesses), total) // with a slot for every expert nothing waits
-	switch {
-	case o.Store == nil:
+	if o.Store == nil {
 		panic("tiers: a cache without a store")
-	case o.TopK < 1 || o.Lookahead < 0 || o.Guesses < 0 || o.HalfLife < 0:
-		panic(fmt.Sprintf("tiers: a cache for %d experts a token, lookahead %d, %d guesses, half-life %d", o.TopK, o.Lookahead, o.Guesses, o.HalfLife))
-	case o.Slots < least:
-		return nil, fmt.Errorf("expert cache: %w: %d, the smallest working set is %d (2 x %d experts a token + %d layers ahead x %d guesses)",
-			ErrTooSmall, o.Slots, least, o.TopK, o.Lookahead, o.Guesses)
-	case o.Slots > math.MaxInt32 || len(o.Experts) > math.MaxUint16+1:
-		return nil, fmt.Errorf("expert cache: %d slots, %d layers; at most %d and %d are possible", o.Slots, len(o.Experts), math.MaxInt32, math.MaxUint16+1)
+	}
+	if o.TopK < 1 || o.Lookahead < 0 || o.Guesses < 0 || o.Sessions < 0 || o.HalfLife < 0 {
+		panic(fmt.Sprintf("tiers: a cache for %d experts a token, lookahead %d, %d guesses, %d sessions, half-life %d", o.TopK, o.Lookahead, o.Guesses, o.Sessions, o.HalfLife))
+	}
+	if len(o.Experts) > math.MaxUint16+1 {
+		return nil, fmt.Errorf("expert cache: %d layers; at most %d are possible", len(o.Experts), math.MaxUint16+1)
 	}
 	if o.HalfLife == 0 {
 		o.HalfLife = 64
 	}
-	c := &Cache{store: o.Store, experts: o.Experts, log: o.Log, total: total}
+	c := &Cache{store: o.Store, experts: o.Experts, log: o.Log}
+	c.attacher, _ = o.Store.(Attacher)
 	var counts []int
 	var bytes [][]int64
 	for layer, experts := range o.Experts {
@@ -115,27 +118,70 @@ func NewCache(o Options) (*Cache, error) {
 		c.layouts = append(c.layouts, ls)
 		bytes = append(bytes, bs)
 	}
-	if total == 0 {
+	z := sizesOfExperts(o.Experts)
+	if z.slots == 0 {
 		return nil, errors.New("expert cache: the model has no experts")
 	}
-	arena, err := NewArena(o.Slots, SlotBytes(o.Experts))
-	if err != nil {
-		return nil, err
+	if z.slots > math.MaxInt32 {
+		return nil, fmt.Errorf("expert cache: %d experts; at most %d are possible", z.slots, math.MaxInt32)
 	}
-	c.arena = arena
-	if b, ok := o.Store.(interface{ bind(*Arena) }); ok {
-		b.bind(arena)
+	least := z.min(func(l int) int { return counts[l] }, Need{o.TopK, o.Lookahead, o.Guesses, o.Sessions})
+	slots := min(MinSlots(o.TopK, o.Lookahead, o.Guesses)+2*o.TopK*(max(o.Sessions, 1)-1), z.slots) // with a slot for every expert nothing waits
+	target := o.Bytes
+	if target == 0 {
+		if target = z.share(o.Slots); o.Slots >= slots {
+			target = max(target, least)
+		}
+	}
+	if target < least {
+		return nil, fmt.Errorf("expert cache: %w: %d bytes, the smallest working set is %d bytes in %d slots (2 x %d experts a token + %d layers ahead x %d guesses, %d sequences)",
+			ErrTooSmall, target, least, slots, o.TopK, o.Lookahead, o.Guesses, max(o.Sessions, 1))
 	}
 	var p policy = newEWMA(counts, o.HalfLife)
 	if o.Policy == LRU {
 		p = newLRU(counts)
 	}
-	c.v = newResidency(bytes, o.Slots, o.TopK, least, p, cacheMover{c})
-	c.reads = make([]Read, o.Slots)
+	c.v = newSized(bytes, z, target, least, o.TopK, p, cacheMover{c})
+	c.v.order = fileOrder(o.Experts)
+	live := make([]int32, len(z.classes))
+	for i := range live {
+		live[i] = c.v.room.lists[i].live
+	}
+	arena, err := newArena(&z, live)
+	if err != nil {
+		return nil, err
+	}
+	c.arena, c.commit = arena, arena.commit
+	c.reads = make([]Read, z.slots)
 	if c.log != nil {
-		c.log.Info("expert cache", "store", o.Store.Name(), "slots", o.Slots, "slot_bytes", arena.slot, "experts", total)
+		c.log.Info("expert cache", "store", o.Store.Name(), "bytes", target, "slots", c.v.liveSlots(), "sizes", len(z.classes), "largest_slot", z.classes[0].bytes, "experts", z.slots)
 	}
 	return c, nil
+}
+
+// fileOrder is the place of each expert among those of its layer by shard and offset; nil when they lie by number.
+func fileOrder(experts [][]Desc) [][]int32 {
+	byNumber := true
+	out := make([][]int32, len(experts))
+	for l, layer := range experts {
+		at := make([]int, len(layer))
+		for e := range at {
+			at[e] = e
+		}
+		slices.SortStableFunc(at, func(a, b int) int {
+			x, y := layer[a].first(), layer[b].first()
+			return cmp.Or(cmp.Compare(x.Shard, y.Shard), cmp.Compare(x.Offset, y.Offset))
+		})
+		out[l] = make([]int32, len(layer))
+		for place, e := range at {
+			out[l][e] = int32(place)
+			byNumber = byNumber && place == e
+		}
+	}
+	if byNumber {
+		return nil
+	}
+	return out
 }
 
 // Begin asks for distinct experts of a layer and starts to read those that are absent. There may be more than fit: then
@@ -183,6 +229,45 @@ func (c *Cache) Settle(layer int, experts []int32) Settlement {
 	return c.v.settle(layer, experts)
 }
 
+// Withdraw takes back the guess of one expert: it is no longer protected, and its read is cancelled if that has not begun,
+// which is answered with true. The expert may be read or kept on another's behalf all the same.
+func (c *Cache) Withdraw(layer int, expert int32) bool {
+	c.mu.Lock()
+	defer c.unlock()
+	if c.closed || layer < 0 || layer >= len(c.experts) || expert < 0 || int(expert) >= len(c.experts[layer]) {
+		return false
+	}
+	return c.v.withdraw(layer, expert)
+}
+
+// Resize sets how many bytes of slots the arena may have, at least MinBytes and at most a slot for every expert, and
+// returns how many are live now. A smaller arena lets idle experts go at once, the lowest scores first, and the others as
+// leases and reads end; memory goes back to the system slot by slot. A slot that is lent stays as it is. May be called at
+// any time.
+func (c *Cache) Resize(bytes int64) int64 {
+	c.mu.Lock()
+	if !c.closed {
+		c.v.setTarget(bytes)
+	}
+	c.unlock()
+	_, live := c.Arena()
+	return live
+}
+
+// Arena is the bytes of slots that there may be and that there are. There are more while a smaller target waits for
+// leases and reads to end.
+func (c *Cache) Arena() (target, live int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.v.room.target, c.v.room.live
+}
+
+// MinBytes is the smallest working set in bytes of slots, below which Resize does not go.
+func (c *Cache) MinBytes() int64 { return c.v.least }
+
+// MaxBytes is a slot for every expert, above which Resize does not go.
+func (c *Cache) MaxBytes() int64 { return c.v.bytes }
+
 // Contains says where an expert is. It does not count as a use.
 func (c *Cache) Contains(layer, expert int) State {
 	c.mu.Lock()
@@ -193,24 +278,14 @@ func (c *Cache) Contains(layer, expert int) State {
 	return c.v.state(layer, expert)
 }
 
-// Complete reports whether every expert is in RAM, where they stay: from then on there is nothing to prefetch.
+// Complete reports whether every expert is in RAM, where all stay until Resize: there is nothing to prefetch.
 func (c *Cache) Complete() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.complete || len(c.v.slots) < c.total {
-		return c.complete
-	}
-	ready := 0
-	for i := range c.v.slots {
-		if c.v.slots[i].state == slotReady {
-			ready++
-		}
-	}
-	c.complete = ready == c.total
-	return c.complete
+	return c.v.ready == len(c.v.slots) && c.v.room.target == c.v.bytes
 }
 
-// Pin makes exactly these experts stay in the cache, as many as leave MinSlots slots to the others, in the given order,
+// Pin makes exactly these experts stay in the cache, as many as leave MinBytes to the others, in the given order,
 // and queues reads of those that are absent. It returns how many are pinned; nil unpins all.
 func (c *Cache) Pin(ids []ExpertID) (int, error) {
 	c.mu.Lock()
@@ -242,13 +317,30 @@ func (c *Cache) valid(layer int, experts []int32) error {
 	return nil
 }
 
-// unlock leaves the lock and, if reads were queued under it, lets the store start them.
+// unlock leaves the lock, lets the store start reads that were queued under it, and does what must not be done under one
+// hold of the lock.
 func (c *Cache) unlock() {
-	kick := c.dirty
-	c.dirty = false
-	c.mu.Unlock()
-	if kick {
-		c.store.Kick()
+	for {
+		kick, over := c.dirty, c.v.over()
+		c.dirty = false
+		var failed lack
+		if n := len(c.lacking); n > 0 {
+			failed, c.lacking = c.lacking[n-1], c.lacking[:n-1]
+		}
+		c.mu.Unlock()
+		if kick {
+			c.store.Kick()
+		}
+		if !over && failed.err == nil {
+			return
+		}
+		runtime.Gosched()
+		c.mu.Lock()
+		if failed.err != nil {
+			c.v.slots[failed.slot].touched = false
+			c.v.done(failed.slot, failed.err)
+		}
+		c.v.trim(trimStep)
 	}
 }
 
@@ -275,7 +367,7 @@ func (c *Cache) Close() error {
 	c.v.abandon(fmt.Errorf("expert cache: %w", ErrClosed))
 	c.mu.Unlock()
 	err := c.store.Close()
-	return errors.Join(err, c.arena.Free())
+	return errors.Join(err, c.arena.free())
 }
 
 // cacheMover lets residency act. All of it runs under the cache's lock.
@@ -287,8 +379,32 @@ func (m cacheMover) start(i int32, p Priority) {
 	r := &c.reads[i]
 	r.Desc, r.layout = &c.experts[s.layer][s.expert], &c.layouts[s.layer][s.expert]
 	r.Slot, r.Dst, r.Priority, r.Sink = int(i), c.arena.Slot(int(i)), p, c
+	if err := c.nomem; err != nil {
+		c.nomem = nil
+		r.began.Store(true) // too late to be taken back
+		c.lacking = append(c.lacking, lack{i, fmt.Errorf("%v: no memory for its slot: %w", r.Desc.ID, err)})
+		return
+	}
 	c.store.Queue(r)
 	c.dirty = true
+}
+
+// attach comes just before the start of the first read into a slot.
+func (m cacheMover) attach(i int32) {
+	c := m.c
+	if c.nomem = c.commit(i); c.nomem == nil && c.attacher != nil {
+		c.attacher.Attach(int(i), c.arena.Slot(int(i)))
+	}
+}
+
+func (m cacheMover) detach(i int32) {
+	c := m.c
+	if c.attacher != nil {
+		c.attacher.Detach(int(i))
+	}
+	if err := c.arena.release(i); err != nil && c.log != nil {
+		c.log.Warn("expert cache: a slot's memory was not given back", "slot", i, "reason", err)
+	}
 }
 
 func (m cacheMover) promote(i int32) {

@@ -204,7 +204,7 @@ func TestBytes(t *testing.T) {
 				if s.DemandBytes == 0 || s.GuessBytes == 0 || s.Evictions == 0 || s.DiskBusy == 0 || s.BytesPerSecond() == 0 {
 					t.Errorf("stats %+v", s)
 				}
-				if s.Issued == 0 || s.Issued != s.Used+s.Late+s.Wasted+s.Cancelled+int64(countGuesses(c)) {
+				if s.Issued == 0 || s.Issued != s.Used+s.Late+s.Wasted+s.Cancelled+countGuesses(c) {
 					t.Errorf("issued %d, used %d, late %d, wasted %d, cancelled %d", s.Issued, s.Used, s.Late, s.Wasted, s.Cancelled)
 				}
 				t.Logf("%+v", s)
@@ -213,13 +213,16 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// countGuesses is the number of guesses that have caused a read and not been settled.
-func countGuesses(c *Cache) int {
+// countGuesses is the number of guesses that have caused a read and whose expert nobody has used since.
+func countGuesses(c *Cache) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := 0
-	for i := range c.v.slots {
-		if c.v.slots[i].issued {
+	return countIssued(c.v)
+}
+
+func countIssued(v *residency) (n int64) {
+	for i := range v.slots {
+		if v.slots[i].issued {
 			n++
 		}
 	}
@@ -234,8 +237,8 @@ func TestTooSmall(t *testing.T) {
 	}
 	defer s.Close()
 	_, err = NewCache(Options{Store: s, Experts: experts, Slots: 11, TopK: 4, Lookahead: 2, Guesses: 2})
-	if !errors.Is(err, ErrTooSmall) || !strings.Contains(err.Error(), "11") || !strings.Contains(err.Error(), "12") {
-		t.Errorf("error %v, want both 11 and 12", err)
+	if !errors.Is(err, ErrTooSmall) || !strings.Contains(err.Error(), fmt.Sprint(ArenaBytes(experts, 11))) || !strings.Contains(err.Error(), "in 12 slots") {
+		t.Errorf("error %v, want %d and 12 slots", err, ArenaBytes(experts, 11))
 	}
 	if MinSlots(4, 2, 2) != 12 {
 		t.Errorf("MinSlots(4, 2, 2) = %d", MinSlots(4, 2, 2))

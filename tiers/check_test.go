@@ -4,9 +4,27 @@ import "fmt"
 
 // check compares residency's tables with one another.
 func (v *residency) check() error {
-	empty, idle, idleGuesses, guesses, pins, leases := 0, 0, 0, 0, 0, 0
+	empty, dead, ready, idle, idleGuesses, guesses, pins, leases := 0, 0, 0, 0, 0, 0, 0, 0
+	var room rooms
 	for i := range v.slots {
 		s := &v.slots[i]
+		if s.state == slotDead {
+			dead++
+			if s.touched {
+				return fmt.Errorf("dead slot %d has memory", i)
+			}
+		} else {
+			room.live += v.bytesOf(s)
+		}
+		if s.state == slotReady {
+			ready++
+		}
+		if s.guess {
+			room.guessed += v.bytesOf(s)
+		}
+		if s.pinned {
+			room.pinned += v.bytesOf(s)
+		}
 		if s.guess {
 			guesses++
 		}
@@ -14,8 +32,11 @@ func (v *residency) check() error {
 			pins++
 		}
 		leases += int(s.refs)
-		if s.state == slotEmpty {
-			empty++
+		if s.state <= slotEmpty {
+			if s.state == slotEmpty {
+				empty++
+				room.free += v.bytesOf(s)
+			}
 			if s.refs != 0 || s.wants != 0 || s.guess || s.issued || s.pinned || s.heapAt >= 0 || s.waiters != nil {
 				return fmt.Errorf("empty slot %d: %+v", i, s)
 			}
@@ -36,14 +57,39 @@ func (v *residency) check() error {
 			if h := v.victims[s.layer]; h[s.heapAt] != int32(i) || s.heapAt > 0 && v.before(int32(i), h[(s.heapAt-1)/2]) {
 				return fmt.Errorf("slot %d is out of order in its heap", i)
 			}
+			room.idle += v.bytesOf(s)
 		}
 		if s.idleGuess {
 			idleGuesses++
+			room.idleGuess += v.bytesOf(s)
 		}
 	}
-	if empty != len(v.free) || idle != v.idle || idleGuesses != v.idleGuesses || guesses != v.guesses || pins != v.pins || leases != v.leases {
+	free, live := 0, 0
+	for c := range v.room.lists {
+		l, k := &v.room.lists[c], &v.classes[c]
+		free += len(l.free)
+		live += int(l.live)
+		for _, i := range append(append([]int32(nil), l.free...), l.dead...) {
+			if i < k.first || i >= k.first+k.count || v.slots[i].class != int32(c) || v.slots[i].state > slotEmpty {
+				return fmt.Errorf("slot %d is listed as one of class %d: %+v", i, c, v.slots[i])
+			}
+			dead--
+		}
+		dead += len(l.free)
+	}
+	if dead != 0 || live != v.liveSlots() || ready != v.ready {
+		return fmt.Errorf("%d dead slots more than listed; %d live, %d ready; kept %d, %d", dead, live, ready, v.liveSlots(), v.ready)
+	}
+	room.target, room.lists, room.since = v.room.target, v.room.lists, v.room.since
+	if fmt.Sprint(room) != fmt.Sprint(v.room) {
+		return fmt.Errorf("counted %+v, kept %+v", room, v.room)
+	}
+	if room.target < v.least || room.target > v.bytes || v.room.pinned > room.target-v.least {
+		return fmt.Errorf("target %d, least %d, most %d, pinned %d", room.target, v.least, v.bytes, v.room.pinned)
+	}
+	if empty != free || idle != v.idle || idleGuesses != v.idleGuesses || guesses != v.guesses || pins != v.pins || leases != v.leases {
 		return fmt.Errorf("counted %d empty, %d idle, %d idle guesses, %d guesses, %d pins, %d leases; kept %d, %d, %d, %d, %d, %d",
-			empty, idle, idleGuesses, guesses, pins, leases, len(v.free), v.idle, v.idleGuesses, v.guesses, v.pins, v.leases)
+			empty, idle, idleGuesses, guesses, pins, leases, free, v.idle, v.idleGuesses, v.guesses, v.pins, v.leases)
 	}
 	in := 0
 	for layer := range v.where {
@@ -57,8 +103,8 @@ func (v *residency) check() error {
 			}
 		}
 	}
-	if in+empty != len(v.slots) {
-		return fmt.Errorf("%d experts and %d empty slots in %d", in, empty, len(v.slots))
+	if in+empty != live {
+		return fmt.Errorf("%d experts and %d empty slots in %d", in, empty, live)
 	}
 	return nil
 }

@@ -36,6 +36,16 @@ var pieceNames = [3]string{"gate", "up", "down"}
 // Bytes is the size of the expert without alignment.
 func (d *Desc) Bytes() int64 { return d.Pieces[0].Length + d.Pieces[1].Length + d.Pieces[2].Length }
 
+// first is the expert's first piece that has bytes.
+func (d *Desc) first() *Piece {
+	for i := range d.Pieces {
+		if d.Pieces[i].Length > 0 {
+			return &d.Pieces[i]
+		}
+	}
+	return &d.Pieces[0]
+}
+
 // span is where one piece goes in a slot. Direct reads cover whole blocks, so a piece is read from the block its first
 // byte is in to the block its last byte is in:
 //

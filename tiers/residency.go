@@ -8,13 +8,15 @@ package tiers
 //   - An expert is absent, on its way (loading) or ready. Only one read of it is under way, however many ask.
 //   - A slot is held while a lease is out, while an admitted request wants it, while it is pinned. A held slot is never
 //     given away. A slot that a guess protects is given to demands only, after all that nobody protects.
+//   - Slots differ in size; those that have memory ("live") stay within a target of bytes, which may change: room.go.
 //   - Requests and their admission: admission.go.
 
 // slotState is what is in a slot.
 type slotState uint8
 
 const (
-	slotEmpty slotState = iota
+	slotDead slotState = iota // has no memory
+	slotEmpty
 	slotLoading
 	slotReady
 )
@@ -22,11 +24,14 @@ const (
 // slot is one place for an expert.
 type slot struct {
 	layer, expert int32
+	class         int32 // its size
 	state         slotState
+	touched       bool  // its memory was used, so that it must be given back
 	refs          int32 // leases out
 	wants         int32 // items of admitted requests that wait for it or have not been handed out
 	guess         bool  // guessed for its layer, which has not settled yet
-	issued        bool  // the guess caused the read
+	read          bool  // that guess caused the read
+	issued        bool  // a guess caused the read, and nobody used the expert since
 	pinned        bool
 	idleGuess     bool  // counted in residency.idleGuesses
 	heapAt        int32 // place in its layer's heap of victims, or -1
@@ -57,6 +62,12 @@ type mover interface {
 	wake(r *request)              // something changed for a request: ready, failed
 }
 
+// memory is told when a slot's memory comes into use and when it is given back; a mover may implement it.
+type memory interface {
+	attach(slot int32) // before the first read into it
+	detach(slot int32) // nothing reads into it any more
+}
+
 // counts are what residency counts; Stats explains them.
 type counts struct {
 	touches, hits, inflight, misses, evictions               int64
@@ -66,18 +77,22 @@ type counts struct {
 
 type residency struct {
 	mv     mover
+	mem    memory // mv, or nil
 	policy policy
 	size   [][]int64 // bytes of each expert
 	where  [][]int32 // slot of each expert, or -1
 
-	slots       []slot
-	free        []int32   // empty slots, the last is used next
+	slotSizes
+	room  rooms
+	slots []slot
+
 	victims     [][]int32 // for each layer a heap of idle, unprotected slots, lowest score first
 	idle        int       // slots in victims
 	idleGuesses int       // ready slots that only a guess protects
 	guesses     int       // slots with guess set
 	pins        int
 	leases      int
+	ready       int // slots that hold a whole expert
 
 	visited []uint64 // when each layer was visited last
 	clock   uint64
@@ -86,16 +101,38 @@ type residency struct {
 	mark   []uint64 // by expert: scratch to find doubles and members of a list
 	marked uint64
 
+	order    [][]int32 // place of each expert among its layer's in the file; nil: by number
 	topK     int
-	reserve  int // slots a streaming request leaves to others
-	minSlots int
+	pair     int64       // bytes of two layers' demands
+	least    int64       // bytes of the smallest working set
 	waiting  requestList // not admitted, oldest first
 	streamer *request    // the one admitted request whose experts do not all have slots yet
+	sweep    sweep
 	n        counts
 }
 
+// newResidency decides about slots slots of one size.
 func newResidency(size [][]int64, slots, topK, minSlots int, p policy, mv mover) *residency {
-	v := &residency{mv: mv, policy: p, size: size, topK: topK, minSlots: minSlots, reserve: min(topK, slots/4)}
+	bytes, counts, largest := make([]int64, len(size)), make([]int, len(size)), int64(1)
+	for l := range size {
+		counts[l] = len(size[l])
+		for _, b := range size[l] {
+			largest = max(largest, b)
+		}
+	}
+	for l := range bytes {
+		bytes[l] = largest
+	}
+	z := sizesOf(bytes, counts)
+	one := z.classes[0].bytes
+	return newSized(size, z, int64(slots)*one, int64(minSlots)*one, topK, p, mv)
+}
+
+// newSized decides about slots of the sizes z in an arena of target bytes, of which the smallest working set takes least.
+// size is the bytes of each expert without alignment.
+func newSized(size [][]int64, z slotSizes, target, least int64, topK int, p policy, mv mover) *residency {
+	v := &residency{mv: mv, policy: p, size: size, slotSizes: z, topK: topK, least: min(least, z.bytes)}
+	v.mem, _ = mv.(memory)
 	widest := 0
 	for _, s := range size {
 		w := make([]int32, len(s))
@@ -105,18 +142,19 @@ func newResidency(size [][]int64, slots, topK, minSlots int, p policy, mv mover)
 		v.where = append(v.where, w)
 		widest = max(widest, len(s))
 	}
+	v.pair = z.window(func(l int) int { return len(size[l]) }, topK, 0, 0)
 	v.mark = make([]uint64, widest)
 	v.visited = make([]uint64, len(size))
 	v.victims = make([][]int32, len(size))
 	for i, s := range size {
-		v.victims[i] = make([]int32, 0, min(len(s), slots))
+		v.victims[i] = make([]int32, 0, len(s))
 	}
-	v.slots = make([]slot, slots)
-	v.free = make([]int32, slots)
+	v.sweep.init(len(size))
+	v.slots = make([]slot, z.slots)
 	for i := range v.slots {
 		v.slots[i].heapAt = -1
-		v.free[i] = int32(slots - 1 - i)
 	}
+	v.openRoom(min(target, z.bytes))
 	return v
 }
 
@@ -134,95 +172,13 @@ func (v *residency) state(layer, expert int) State {
 	return Queued
 }
 
-// room is the number of slots that a demand could have now.
-func (v *residency) room() int { return len(v.free) + v.idle + v.idleGuesses }
-
-// makeRoom reaches n slots for demands, if need be by taking back guesses that have not begun.
-func (v *residency) makeRoom(n int) bool {
-	for v.room() < n {
-		s := v.farthest(func(s *slot) bool {
-			return s.state == slotLoading && s.guess && s.wants == 0 && !s.pinned && !v.mv.begun(v.where[s.layer][s.expert])
-		})
-		if s < 0 || !v.cancelGuess(s) {
-			return false
-		}
-	}
-	return true
-}
-
-// takeForDemand gives a slot and forgets who was in it: a free one, else the lowest-scored idle one, else a ready guess.
-// The caller knows that there is room.
-func (v *residency) takeForDemand() int32 {
-	if s := v.takeUnprotected(); s >= 0 {
-		return s
-	}
-	s := v.farthest(func(s *slot) bool { return s.idleGuess })
-	if s < 0 {
-		panic("tiers: no slot for a demand although there was room")
-	}
-	v.evict(s)
-	return s
-}
-
-// takeUnprotected gives a free or idle slot, or -1.
-func (v *residency) takeUnprotected() int32 {
-	if n := len(v.free); n > 0 {
-		s := v.free[n-1]
-		v.free = v.free[:n-1]
-		return s
-	}
-	s := v.victim()
-	if s >= 0 {
-		v.evict(s)
-	}
-	return s
-}
-
-// victim is the idle, unprotected slot with the lowest score; among equals the layer visited latest goes first, since its
-// next turn is farthest away; then the lower expert number.
-func (v *residency) victim() int32 {
-	best, bestScore, bestVisit := int32(-1), 0.0, uint64(0)
-	for layer, h := range v.victims {
-		if len(h) == 0 {
-			continue
-		}
-		score, visit := v.scoreOf(h[0]), v.visited[layer]
-		if best < 0 || score < bestScore || score == bestScore && visit > bestVisit {
-			best, bestScore, bestVisit = h[0], score, visit
-		}
-	}
-	return best
-}
-
-// farthest is the slot among those ok accepts whose layer's turn comes last, counted from the layer visited latest; among
-// equals the lowest score, then the higher expert number (guesses come best first). It looks at every slot: only demands
-// that find no unprotected slot get here.
-func (v *residency) farthest(ok func(*slot) bool) int32 {
-	best, bestAway, bestScore, bestExpert := int32(-1), -1, 0.0, int32(0)
-	for i := range v.slots {
-		s := &v.slots[i]
-		if s.state == slotEmpty || !ok(s) {
-			continue
-		}
-		away := int(s.layer) - v.current
-		if away < 0 {
-			away += len(v.where)
-		}
-		score := v.scoreOf(int32(i))
-		if away > bestAway || away == bestAway && (score < bestScore || score == bestScore && s.expert > bestExpert) {
-			best, bestAway, bestScore, bestExpert = int32(i), away, score, s.expert
-		}
-	}
-	return best
-}
-
 // evict takes a ready slot that nobody holds out of the tables; the caller gets it.
 func (v *residency) evict(i int32) {
 	s := &v.slots[i]
 	if s.state != slotReady || s.refs != 0 || s.wants != 0 || s.pinned {
 		panic("tiers: a held slot was to be evicted")
 	}
-	if s.issued && s.guess {
+	if s.issued {
 		v.n.wasted++
 		v.n.wastedBytes += v.size[s.layer][s.expert]
 	}
@@ -235,9 +191,9 @@ func (v *residency) vacate(i int32) {
 	s := &v.slots[i]
 	v.unlist(i)
 	v.setGuess(s, false)
-	if s.pinned {
-		s.pinned = false
-		v.pins--
+	v.setPin(s, false)
+	if s.state == slotReady {
+		v.ready--
 	}
 	v.where[s.layer][s.expert] = -1
 	s.state, s.issued = slotEmpty, false
@@ -248,6 +204,12 @@ func (v *residency) load(i int32, layer, expert int, p Priority) {
 	s := &v.slots[i]
 	s.layer, s.expert, s.state = int32(layer), int32(expert), slotLoading
 	v.where[layer][expert] = i
+	if !s.touched {
+		s.touched = true
+		if v.mem != nil {
+			v.mem.attach(i)
+		}
+	}
 	v.mv.start(i, p)
 }
 
@@ -256,10 +218,27 @@ func (v *residency) setGuess(s *slot, on bool) {
 		return
 	}
 	s.guess = on
+	s.read = false
 	if on {
 		v.guesses++
+		v.room.guessed += v.bytesOf(s)
 	} else {
 		v.guesses--
+		v.room.guessed -= v.bytesOf(s)
+	}
+}
+
+func (v *residency) setPin(s *slot, on bool) {
+	if s.pinned == on {
+		return
+	}
+	s.pinned = on
+	if on {
+		v.pins++
+		v.room.pinned += v.bytesOf(s)
+	} else {
+		v.pins--
+		v.room.pinned -= v.bytesOf(s)
 	}
 }
 
@@ -275,18 +254,26 @@ func (v *residency) refresh(i int32) {
 		if s.heapAt >= 0 {
 			v.heapRemove(i)
 		}
-		if !s.idleGuess {
-			s.idleGuess = true
-			v.idleGuesses++
-		}
+		v.setIdleGuess(s, true)
 		return
 	}
-	if s.idleGuess {
-		s.idleGuess = false
-		v.idleGuesses--
-	}
+	v.setIdleGuess(s, false)
 	if s.heapAt < 0 {
 		v.heapPush(i)
+	}
+}
+
+func (v *residency) setIdleGuess(s *slot, on bool) {
+	if s.idleGuess == on {
+		return
+	}
+	s.idleGuess = on
+	if on {
+		v.idleGuesses++
+		v.room.idleGuess += v.bytesOf(s)
+	} else {
+		v.idleGuesses--
+		v.room.idleGuess -= v.bytesOf(s)
 	}
 }
 
@@ -296,10 +283,7 @@ func (v *residency) unlist(i int32) {
 	if s.heapAt >= 0 {
 		v.heapRemove(i)
 	}
-	if s.idleGuess {
-		s.idleGuess = false
-		v.idleGuesses--
-	}
+	v.setIdleGuess(s, false)
 }
 
 // done ends a slot's read. A failed one leaves the slot free and each waiter with err.
@@ -311,17 +295,17 @@ func (v *residency) done(i int32, err error) {
 	waiters := s.waiters
 	s.waiters = nil
 	if err != nil {
-		if s.issued && s.guess {
+		if s.issued {
 			v.n.wasted++
 			v.n.wastedBytes += v.size[s.layer][s.expert]
 		}
 		s.wants = 0
 		v.vacate(i)
-		v.free = append(v.free, i)
+		v.putFree(i)
 		for it := waiters; it != nil; {
 			next := it.nextWait
 			it.nextWait = nil
-			it.fail(err)
+			it.fail(err, v.bytesOf(s))
 			v.mv.wake(it.req)
 			it = next
 		}
@@ -329,6 +313,7 @@ func (v *residency) done(i int32, err error) {
 		return
 	}
 	s.state = slotReady
+	v.ready++
 	for it := waiters; it != nil; {
 		next := it.nextWait
 		it.nextWait = nil
@@ -346,7 +331,7 @@ func (v *residency) done(i int32, err error) {
 func (v *residency) prefetch(layer int, experts []int32) int {
 	started := 0
 	for _, e := range experts {
-		if v.guesses >= v.guessCap() {
+		if !v.mayGuess(layer) {
 			break
 		}
 		if i := v.where[layer][e]; i >= 0 {
@@ -360,13 +345,13 @@ func (v *residency) prefetch(layer int, experts []int32) int {
 		if v.streamer != nil || v.waiting.head != nil {
 			continue
 		}
-		i := v.takeUnprotected()
+		i := v.takeUnprotected(v.classOf[layer])
 		if i < 0 {
 			break
 		}
 		s := &v.slots[i]
 		v.setGuess(s, true)
-		s.issued = true
+		s.read, s.issued = true, true
 		v.n.guessed++
 		v.n.guessedBytes += v.size[layer][e]
 		v.load(i, layer, int(e), Guess)
@@ -375,15 +360,18 @@ func (v *residency) prefetch(layer int, experts []int32) int {
 	return started
 }
 
-// guessCap bounds the slots that guesses protect: two layers' demands fit beside them.
-func (v *residency) guessCap() int { return max(0, len(v.slots)-2*v.topK-v.pins) }
+// mayGuess bounds the slots that guesses protect: two layers' demands fit beside one more of the given layer. With a slot
+// for every expert no bound is needed.
+func (v *residency) mayGuess(layer int) bool {
+	return v.room.target == v.bytes || v.room.guessed+v.layer(layer) <= v.room.target-v.pair-v.room.pinned
+}
 
 // Settlement tells what became of the guesses for one layer when its true experts became known.
 type Settlement struct {
 	// The true experts by where they were: resident, in flight, queued, absent.
 	Resident, InFlight, Queued, Absent int
-	// The guesses that had caused a read: ready in time, right but not ready yet, wrong and read for nothing, wrong and
-	// taken back before it began.
+	// The guesses that had caused a read: ready in time, right but not ready yet, wrong and read for nothing as far as this
+	// visit goes, wrong and taken back before it began.
 	Used, Late, Wasted, Cancelled int
 	// Guesses for experts that were in the cache anyway, right and wrong.
 	KeptRight, KeptWrong int
@@ -411,34 +399,43 @@ func (v *residency) settle(layer int, experts []int32) Settlement {
 		if i < 0 || !v.slots[i].guess {
 			continue
 		}
-		s, right, bytes := &v.slots[i], v.mark[e] == v.marked, v.size[layer][e]
+		s, right := &v.slots[i], v.mark[e] == v.marked
 		switch {
-		case !s.issued && right:
+		case !s.read && right:
 			t.KeptRight++
-		case !s.issued:
+		case !s.read:
 			t.KeptWrong++
 		case right && s.state == slotReady:
 			t.Used++
-			v.n.used++
-			v.n.usedBytes += bytes
 		case right:
 			t.Late++
-			v.n.late++
-			v.n.lateBytes += bytes
 		case s.state == slotLoading && s.wants == 0 && !s.pinned && v.cancelGuess(i):
 			t.Cancelled++
 			continue
 		default:
 			t.Wasted++
-			v.n.wasted++
-			v.n.wastedBytes += bytes
 		}
 		v.setGuess(s, false)
-		s.issued = false
 		v.refresh(i)
 	}
 	v.advance()
 	return t
+}
+
+// withdraw takes the guess of an expert back and answers true if its read had not begun and is cancelled.
+func (v *residency) withdraw(layer int, expert int32) bool {
+	i := v.where[layer][expert]
+	if i < 0 || !v.slots[i].guess {
+		return false
+	}
+	s := &v.slots[i]
+	cancelled := s.state == slotLoading && s.wants == 0 && !s.pinned && v.cancelGuess(i)
+	if !cancelled {
+		v.setGuess(s, false)
+		v.refresh(i)
+	}
+	v.advance()
+	return cancelled
 }
 
 // cancelGuess takes back a guess whose read has not begun; its slot is free then.
@@ -446,140 +443,73 @@ func (v *residency) cancelGuess(i int32) bool {
 	if !v.mv.cancel(i) {
 		return false
 	}
-	s := &v.slots[i]
-	v.n.cancelled++
-	v.n.cancelB += v.size[s.layer][s.expert]
-	v.vacate(i)
-	v.free = append(v.free, i)
+	v.dropRead(i)
 	return true
+}
+
+// dropRead frees the slot of a read that was taken back.
+func (v *residency) dropRead(i int32) {
+	if s := &v.slots[i]; s.issued {
+		v.n.cancelled++
+		v.n.cancelB += v.size[s.layer][s.expert]
+	}
+	v.vacate(i)
+	v.putFree(i)
+}
+
+// used counts the first use of an expert that a guess has read or is reading.
+func (v *residency) used(s *slot) {
+	if !s.issued {
+		return
+	}
+	s.issued = false
+	if bytes := v.size[s.layer][s.expert]; s.state == slotReady {
+		v.n.used++
+		v.n.usedBytes += bytes
+	} else {
+		v.n.late++
+		v.n.lateBytes += bytes
+	}
 }
 
 // pin makes exactly the given experts stay, as many of them as leave the smallest working set free, and starts to read
 // those that are absent. It returns how many are pinned now.
 func (v *residency) pin(ids []ExpertID) int {
-	limit := len(v.slots) - v.minSlots
+	limit := v.room.target - v.least
 	for i := range v.slots {
-		v.slots[i].pinned = false
+		v.setPin(&v.slots[i], false)
 	}
-	v.pins = 0
-	named := 0
+	named := int64(0)
 	for _, id := range ids { // those here first, so that none of them is read again
-		if named >= limit {
+		bytes := v.layer(int(id.Layer))
+		if named+bytes > limit {
 			break
 		}
 		i := v.where[id.Layer][id.Expert]
 		if i < 0 {
-			named++
+			named += bytes
 		} else if s := &v.slots[i]; !s.pinned {
-			s.pinned = true
-			v.pins++
-			named++
+			v.setPin(s, true)
+			named += bytes
 		}
 	}
 	for i := range v.slots {
 		v.refresh(int32(i))
 	}
 	for _, id := range ids {
-		if v.pins >= limit {
+		if v.room.pinned+v.layer(int(id.Layer)) > limit {
 			break
 		}
 		if v.where[id.Layer][id.Expert] >= 0 {
 			continue
 		}
-		i := v.takeUnprotected()
+		i := v.takeUnprotected(v.classOf[id.Layer])
 		if i < 0 {
 			break
 		}
 		v.load(i, int(id.Layer), int(id.Expert), Guess)
-		v.slots[i].pinned = true
-		v.pins++
+		v.setPin(&v.slots[i], true)
 	}
 	v.advance()
 	return v.pins
-}
-
-func (v *residency) scoreOf(i int32) float64 {
-	s := &v.slots[i]
-	return v.policy.score(int(s.layer), int(s.expert))
-}
-
-// before orders a layer's heap: lower score, then lower expert number.
-func (v *residency) before(a, b int32) bool {
-	x, y := v.scoreOf(a), v.scoreOf(b)
-	if x != y {
-		return x < y
-	}
-	return v.slots[a].expert < v.slots[b].expert
-}
-
-func (v *residency) heapPush(i int32) {
-	layer := v.slots[i].layer
-	h := append(v.victims[layer], i)
-	v.victims[layer] = h
-	v.slots[i].heapAt = int32(len(h) - 1)
-	v.heapUp(h, len(h)-1)
-	v.idle++
-}
-
-func (v *residency) heapRemove(i int32) {
-	s := &v.slots[i]
-	h := v.victims[s.layer]
-	at, last := int(s.heapAt), len(h)-1
-	h[at] = h[last]
-	v.slots[h[at]].heapAt = int32(at)
-	h = h[:last]
-	v.victims[s.layer] = h
-	s.heapAt = -1
-	if at < last {
-		v.heapFix(h, at)
-	}
-	v.idle--
-}
-
-func (v *residency) heapFix(h []int32, at int) {
-	if !v.heapUp(h, at) {
-		v.heapDown(h, at)
-	}
-}
-
-func (v *residency) heapUp(h []int32, at int) (moved bool) {
-	for at > 0 {
-		up := (at - 1) / 2
-		if !v.before(h[at], h[up]) {
-			break
-		}
-		v.heapSwap(h, at, up)
-		at, moved = up, true
-	}
-	return moved
-}
-
-func (v *residency) heapDown(h []int32, at int) {
-	for {
-		least := at
-		for c := 2*at + 1; c <= 2*at+2 && c < len(h); c++ {
-			if v.before(h[c], h[least]) {
-				least = c
-			}
-		}
-		if least == at {
-			return
-		}
-		v.heapSwap(h, at, least)
-		at = least
-	}
-}
-
-func (v *residency) heapSwap(h []int32, a, b int) {
-	h[a], h[b] = h[b], h[a]
-	v.slots[h[a]].heapAt, v.slots[h[b]].heapAt = int32(a), int32(b)
-}
-
-// reheap restores every heap after the policy rescaled: distinct scores may have become equal.
-func (v *residency) reheap() {
-	for _, h := range v.victims {
-		for at := len(h)/2 - 1; at >= 0; at-- {
-			v.heapDown(h, at)
-		}
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"terrace/internal/host"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the scripts give as what they should give")
@@ -26,6 +29,8 @@ type fakeMover struct {
 	flying map[int32]Priority // slots whose read is neither done nor cancelled
 	moving map[int32]bool     // of these, those that have begun
 	woken  map[*request]bool
+	memory map[int32]bool // slots that have memory
+	held   int64          // its bytes
 }
 
 func (m *fakeMover) name(i int32) string {
@@ -71,7 +76,7 @@ func (m *fakeMover) end(i int32, err error) {
 }
 
 func newFake(layers, experts, slots, topK, minSlots int, p policy) *fakeMover {
-	m := &fakeMover{flying: map[int32]Priority{}, moving: map[int32]bool{}, woken: map[*request]bool{}}
+	m := &fakeMover{flying: map[int32]Priority{}, moving: map[int32]bool{}, woken: map[*request]bool{}, memory: map[int32]bool{}}
 	size := make([][]int64, layers)
 	for l := range size {
 		for range experts {
@@ -80,6 +85,43 @@ func newFake(layers, experts, slots, topK, minSlots int, p policy) *fakeMover {
 	}
 	m.v = newResidency(size, slots, topK, minSlots, p, m)
 	return m
+}
+
+// newMixed is newFake for layers whose slots have the given numbers of pages.
+func newMixed(pages []int, experts int, target, least int64, topK int, p policy) *fakeMover {
+	m := &fakeMover{flying: map[int32]Priority{}, moving: map[int32]bool{}, woken: map[*request]bool{}, memory: map[int32]bool{}}
+	size, bytes, counts := make([][]int64, len(pages)), make([]int64, len(pages)), make([]int, len(pages))
+	for l, n := range pages {
+		bytes[l], counts[l] = int64(n)*page, experts
+		for range experts {
+			size[l] = append(size[l], bytes[l]-100)
+		}
+	}
+	m.v = newSized(size, sizesOf(bytes, counts), target, least, topK, p, m)
+	return m
+}
+
+// page is the size that slots are rounded up to.
+var page = int64(max(host.PageSize(), host.IOAlign))
+
+// attach and detach stand for the arena: memory in use stays within what is live.
+func (m *fakeMover) attach(i int32) {
+	if m.memory[i] {
+		panic("a slot has memory twice")
+	}
+	m.memory[i] = true
+	m.held += m.v.bytesOf(&m.v.slots[i])
+	if m.held > m.v.room.live {
+		panic(fmt.Sprintf("%d bytes of memory, %d live", m.held, m.v.room.live))
+	}
+}
+
+func (m *fakeMover) detach(i int32) {
+	if _, ok := m.flying[i]; ok || !m.memory[i] {
+		panic("memory was given back that a read goes to or that was not there")
+	}
+	delete(m.memory, i)
+	m.held -= m.v.bytesOf(&m.v.slots[i])
 }
 
 func sizes(layers, experts int) []int {
@@ -96,6 +138,10 @@ func sizes(layers, experts int) []int {
 //	begin A 0 1,2,3      prefetch 1 2,3      settle 1 2      pin 0/1 0/2
 //	moves 0/1            done 0/1            fail 0/1
 //	next A               release A 1         close A         show
+//	new pages=2,3 ...    (layers of slots of so many pages; slots and min are pages then)
+//	withdraw 1/2         resize 5            arena           (in pages, or slots where all are equal)
+//	use 1 2,3            (a whole request)
+//	decode 100 7         sweep               (walks of one sequence that end all reads; the number seeds its routing)
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) < 4 {
@@ -146,6 +192,75 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+// endAll ends the reads under way.
+func (m *fakeMover) endAll() {
+	for i := range m.v.slots {
+		if _, ok := m.flying[int32(i)]; ok {
+			m.end(int32(i), nil)
+		}
+	}
+}
+
+// decode walks tokens through the layers, each of which prefers some of its experts by a falling law, and counts what was
+// resident when it was needed.
+func (m *fakeMover) decode(tokens int, seed uint64) (hits, of int) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	var want []int32
+	for range tokens {
+		for l := range m.v.where {
+			n := len(m.v.where[l])
+			want = want[:0]
+			for len(want) < m.v.topK {
+				e := int32(math.Exp(rng.Float64()*math.Log(float64(n+1)))) - 1 // 0 most often
+				e = (e*7 + int32(5*l)) % int32(n)                              // other favourites in each layer
+				if !slices.Contains(want, e) {
+					want = append(want, e)
+				}
+			}
+			for _, e := range want {
+				if m.v.state(l, int(e)) == Resident {
+					hits++
+				}
+			}
+			of += len(want)
+			var r request
+			m.v.begin(&r, l, want)
+			m.endAll()
+			for m.v.lease(&r) != nil {
+			}
+			m.v.close(&r)
+		}
+	}
+	return hits, of
+}
+
+// sweep uses every expert of every layer, as a long prompt's batch does, and counts the reads.
+func (m *fakeMover) sweep() (read int) {
+	for l := range m.v.where {
+		var all []int32
+		for e := range m.v.where[l] {
+			all = append(all, int32(e))
+			if m.v.state(l, e) == Absent {
+				read++
+			}
+		}
+		var r request
+		m.v.begin(&r, l, all)
+		for r.left > 0 {
+			m.endAll()
+			var out []*item
+			for it := m.v.lease(&r); it != nil; it = m.v.lease(&r) {
+				out = append(out, it)
+			}
+			for _, it := range out {
+				m.v.release(it)
+			}
+		}
+		m.v.close(&r)
+	}
+	return read
+}
+
 type script struct {
 	m    *fakeMover
 	open map[string]*request
@@ -176,8 +291,16 @@ func (s *script) do(line string) (out string) {
 	if w[0] == "new" {
 		o := map[string]int{"halflife": 64}
 		lruPolicy := false
+		var pages []int
 		for _, x := range w[1:] {
 			k, v, _ := strings.Cut(x, "=")
+			if k == "pages" {
+				for n := range strings.SplitSeq(v, ",") {
+					pages = append(pages, num(n))
+				}
+				o["layers"] = len(pages)
+				continue
+			}
 			if k == "policy" {
 				lruPolicy = v == "lru"
 				continue
@@ -188,7 +311,11 @@ func (s *script) do(line string) (out string) {
 		if lruPolicy {
 			p = newLRU(sizes(o["layers"], o["experts"]))
 		}
-		s.m = newFake(o["layers"], o["experts"], o["slots"], o["topk"], o["min"], p)
+		if pages != nil {
+			s.m = newMixed(pages, o["experts"], int64(o["slots"])*page, int64(o["min"])*page, o["topk"], p)
+		} else {
+			s.m = newFake(o["layers"], o["experts"], o["slots"], o["topk"], o["min"], p)
+		}
 		s.open = map[string]*request{}
 		return ""
 	}
@@ -211,6 +338,36 @@ func (s *script) do(line string) (out string) {
 			ids = append(ids, id(x))
 		}
 		answer = fmt.Sprintf("%d pinned", m.v.pin(ids))
+	case "withdraw":
+		answer = fmt.Sprintf("cancelled: %v", m.v.withdraw(int(id(w[1]).Layer), int32(id(w[1]).Expert)))
+	case "resize":
+		m.v.setTarget(int64(num(w[1])) * page)
+		for m.v.over() {
+			m.v.trim(trimStep)
+		}
+		answer = fmt.Sprintf("%d live", m.v.room.live/page)
+	case "arena":
+		answer = fmt.Sprintf("target %d, live %d, with memory %d", m.v.room.target/page, m.v.room.live/page, m.held/page)
+	case "counts":
+		n := &m.v.n
+		answer = fmt.Sprintf("issued %d, used %d, late %d, wasted %d, cancelled %d", n.guessed, n.used, n.late, n.wasted, n.cancelled)
+	case "use":
+		r := &request{}
+		m.v.begin(r, num(w[1]), list(2))
+		m.endAll()
+		for m.v.lease(r) != nil {
+		}
+		m.v.close(r)
+		return ""
+	case "decode":
+		hits, of := m.decode(num(w[1]), uint64(num(w[2])))
+		answer = fmt.Sprintf("%d of %d resident, %.1f %%", hits, of, 100*float64(hits)/float64(of))
+		m.log = nil
+		return answer + "\n"
+	case "sweep":
+		answer = fmt.Sprintf("%d read", m.sweep())
+		m.log = nil
+		return answer + "\n"
 	case "moves":
 		m.moving[slotOf(w[1])] = true
 	case "done":
@@ -234,6 +391,9 @@ func (s *script) do(line string) (out string) {
 	case "show":
 		for i := range m.v.slots {
 			x := &m.v.slots[i]
+			if x.state == slotDead {
+				continue
+			}
 			if x.state == slotEmpty {
 				answer += fmt.Sprintf("slot %d: empty\n", i)
 				continue
@@ -379,7 +539,7 @@ func TestAgainstNaive(t *testing.T) {
 					}
 					for _, e := range guess {
 						id := ExpertID{uint16(l + 1), uint16(e)}
-						if protected >= slots-2*topK {
+						if slots < layers*experts && protected >= slots-2*topK {
 							break
 						}
 						g, ok := n.in[id]
@@ -411,7 +571,7 @@ func TestAgainstNaive(t *testing.T) {
 						t.Fatalf("turn %d, layer %d: %v is missing; naive %v", turn, l, id, n.in)
 					}
 				}
-				if have := slots - len(m.v.free); have != len(n.in) {
+				if have := m.v.liveSlots() - len(m.v.room.lists[0].free); have != len(n.in) {
 					t.Fatalf("turn %d, layer %d: %d experts, naive %d", turn, l, have, len(n.in))
 				}
 				if err := m.v.check(); err != nil {
@@ -429,8 +589,15 @@ func TestProgress(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const layers, experts = 3, 8
 		topK := rapid.IntRange(1, 3).Draw(t, "topK")
-		slots := 2*topK + rapid.IntRange(0, 6).Draw(t, "more")
-		m := newFake(layers, experts, slots, topK, 2*topK, newEWMA(sizes(layers, experts), 4))
+		pages := rapid.SliceOfN(rapid.IntRange(1, 4), layers, layers).Draw(t, "pages")
+		bytes := make([]int64, layers)
+		for l, n := range pages {
+			bytes[l] = int64(n) * page
+		}
+		z := sizesOf(bytes, sizes(layers, experts))
+		least := z.min(func(int) int { return experts }, Need{TopK: topK})
+		target := func() int64 { return least + int64(rapid.IntRange(0, 20).Draw(t, "more"))*page }
+		m := newMixed(pages, experts, target(), least, topK, newEWMA(sizes(layers, experts), 4))
 		all := make([]int32, experts)
 		for i := range all {
 			all[i] = int32(i)
@@ -455,6 +622,9 @@ func TestProgress(t *testing.T) {
 		check := func() {
 			if err := m.v.check(); err != nil {
 				t.Fatal(err)
+			}
+			if m.held > m.v.room.live {
+				t.Fatalf("%d bytes of memory, %d live", m.held, m.v.room.live)
 			}
 			for _, h := range open {
 				for _, it := range h.leases {
@@ -484,7 +654,16 @@ func TestProgress(t *testing.T) {
 			open = slices.Delete(open, i, i+1)
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			switch rapid.IntRange(0, 9).Draw(t, "op") {
+			switch rapid.IntRange(0, 11).Draw(t, "op") {
+			case 10:
+				m.v.setTarget(target())
+				if rapid.Bool().Draw(t, "trim") { // or others come in between, as in the cache
+					for m.v.over() {
+						m.v.trim(trimStep)
+					}
+				}
+			case 11:
+				m.v.withdraw(layer(), int32(rapid.IntRange(0, experts-1).Draw(t, "guess")))
 			case 0:
 				if len(open) < 6 {
 					most := topK
@@ -504,9 +683,7 @@ func TestProgress(t *testing.T) {
 				for _, e := range some(experts) {
 					ids = append(ids, ExpertID{uint16(layer()), uint16(e)})
 				}
-				if n := m.v.pin(ids); n > slots-2*topK {
-					t.Fatalf("%d pinned of %d slots with %d needed", n, slots, 2*topK)
-				}
+				m.v.pin(ids)
 			case 4, 5:
 				if f := flying(); len(f) > 0 {
 					var err error
@@ -550,6 +727,19 @@ func TestProgress(t *testing.T) {
 		}
 		if m.v.leases != 0 || m.v.streamer != nil || m.v.waiting.head != nil {
 			t.Fatalf("%d leases, streaming %v, waiting %v", m.v.leases, m.v.streamer, m.v.waiting.head)
+		}
+		for _, i := range flying() {
+			m.end(i, nil)
+		}
+		for m.v.over() {
+			m.v.trim(trimStep)
+		}
+		check()
+		if m.v.room.live > m.v.room.target {
+			t.Fatalf("%d bytes live, nothing in use, target %d", m.v.room.live, m.v.room.target)
+		}
+		if n := &m.v.n; n.guessed != n.used+n.late+n.wasted+n.cancelled+countIssued(m.v) || n.guessedBytes-n.usedBytes-n.lateBytes-n.wastedBytes-n.cancelB < 0 {
+			t.Fatalf("guesses do not balance: %+v, %d open", n, countIssued(m.v))
 		}
 	})
 }

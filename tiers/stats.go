@@ -4,11 +4,12 @@ import "time"
 
 // Stats are a cache's counters since it was made.
 type Stats struct {
-	Store     string // its name
-	Slots     int
-	SlotBytes int64
-	Resident  int // slots that hold a whole expert
-	Pinned    int
+	Store    string // its name
+	Slots    int    // that may hold an expert now
+	Bytes    int64  // of these slots
+	Target   int64  // bytes that they may have; fewer than Bytes while a smaller arena waits for leases and reads
+	Resident int    // slots that hold a whole expert
+	Pinned   int
 
 	Touches  int64 // experts asked for by requests; the sum of the next three
 	Hits     int64 // were resident
@@ -17,7 +18,9 @@ type Stats struct {
 
 	Evictions int64
 
-	// Prefetch, in experts and in bytes without alignment. Issued = Used + Late + Wasted + Cancelled + those not settled yet.
+	// Experts read on a guess, in experts and in bytes without alignment. Each ends in one way: Used, it was whole when
+	// it was first asked for, in the layer's next turn or later; Late, it was still on its way then; Wasted, it left the
+	// cache (or failed) unused; Cancelled, its read was taken back before it began. The rest of Issued waits in the cache.
 	Issued, Used, Late, Wasted, Cancelled                          int64
 	IssuedBytes, UsedBytes, LateBytes, WastedBytes, CancelledBytes int64
 
@@ -46,7 +49,7 @@ func (c *Cache) Stats() Stats {
 	defer c.mu.Unlock()
 	v, n := c.v, &c.v.n
 	s := Stats{
-		Store: c.store.Name(), Slots: len(v.slots), SlotBytes: int64(c.arena.slot), Pinned: v.pins,
+		Store: c.store.Name(), Slots: v.liveSlots(), Bytes: v.room.live, Target: v.room.target, Resident: v.ready, Pinned: v.pins,
 		Touches: n.touches, Hits: n.hits, InFlight: n.inflight, Misses: n.misses, Evictions: n.evictions,
 		Issued: n.guessed, Used: n.used, Late: n.late, Wasted: n.wasted, Cancelled: n.cancelled,
 		IssuedBytes: n.guessedBytes, UsedBytes: n.usedBytes, LateBytes: n.lateBytes, WastedBytes: n.wastedBytes, CancelledBytes: n.cancelB,
@@ -55,11 +58,6 @@ func (c *Cache) Stats() Stats {
 	}
 	if c.blocked > 0 {
 		s.Blocked += time.Since(c.blockedSince)
-	}
-	for i := range v.slots {
-		if v.slots[i].state == slotReady {
-			s.Resident++
-		}
 	}
 	s.Overlapped = max(0, s.DiskBusy-s.Blocked)
 	return s

@@ -71,6 +71,15 @@ type Store interface {
 	Close() error
 }
 
+// Attacher is a store that wants to know which memory its reads go to, so that it can register it with the system. Attach
+// comes before the first read into a slot, which may have other memory than before; Detach after the last one ended and
+// before the memory goes back to the system, so the store must let go of it. Both are called under the lock that the sink
+// takes.
+type Attacher interface {
+	Attach(slot int, mem []byte)
+	Detach(slot int)
+}
+
 // StoreOptions configure every store; the zero value is sensible.
 type StoreOptions struct {
 	Depth      int // pieces read at the same time; 8 when 0

@@ -23,7 +23,6 @@ type uringStore struct {
 
 	ops  []flight // under way, by tag
 	free []uint64 // tags
-	per  int      // slots in one registered buffer; 0: none are registered
 }
 
 // flight is a piece under way.
@@ -37,8 +36,7 @@ type flight struct {
 }
 
 // NewUring makes the store for Linux with io_uring; elsewhere, and where it is forbidden, the error wraps
-// uring.ErrUnavailable. The arena is registered with the kernel if the limit of locked memory allows, else each read pins
-// its own pages; log, which may be nil, is told which.
+// uring.ErrUnavailable. Each read pins its own pages.
 func NewUring(paths []string, o StoreOptions, log *slog.Logger) (Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -64,34 +62,8 @@ func NewUring(paths []string, o StoreOptions, log *slog.Logger) (Store, error) {
 	return s, nil
 }
 
-// registered bounds one registered buffer.
-const registered = 1 << 30
-
-// bind registers the arena's slots; the cache calls it before the first read.
-func (s *uringStore) bind(a *Arena) {
-	if a.slot > registered {
-		return
-	}
-	per := registered / a.slot
-	var bufs [][]byte
-	for i := 0; i < a.slots; i += per {
-		bufs = append(bufs, a.mem[i*a.slot:min(i+per, a.slots)*a.slot])
-	}
-	err := s.ring.RegisterBuffers(bufs)
-	if err == nil {
-		s.per = per
-	}
-	if s.log != nil {
-		s.log.Info("io_uring", "registered_files", s.ring.RegisteredFiles(), "registered_buffers", s.per > 0, "reason", err)
-	}
-}
-
 func (s *uringStore) Name() string {
-	n := modeName("uring", s.fs.direct())
-	if s.per > 0 {
-		n += ", registered buffers"
-	}
-	return n
+	return modeName("uring", s.fs.direct())
 }
 
 func (s *uringStore) Check(d *Desc) error { return s.fs.check(d) }
@@ -129,11 +101,7 @@ func (s *uringStore) submit(tag uint64) {
 	if !s.fs[f.file].direct {
 		end = sp.want()
 	}
-	buffer := -1
-	if s.per > 0 {
-		buffer = f.r.Slot / s.per
-	}
-	s.ring.Read(f.file, sp.start+int64(f.got), f.r.Dst[sp.at+f.got:sp.at+end], buffer, tag)
+	s.ring.Read(f.file, sp.start+int64(f.got), f.r.Dst[sp.at+f.got:sp.at+end], -1, tag)
 }
 
 // retries bounds how often a read is handed in again that the kernel neither did nor refused.

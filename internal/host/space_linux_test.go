@@ -1,0 +1,5 @@
+package host
+
+func moreSpaces() map[string]func(int) (*Space, error) {
+	return map[string]func(int) (*Space, error){"strict": reserveStrict}
+}

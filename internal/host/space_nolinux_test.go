@@ -1,0 +1,5 @@
+//go:build !linux
+
+package host
+
+func moreSpaces() map[string]func(int) (*Space, error) { return nil }
