@@ -44,6 +44,8 @@ type Options struct {
 	// GuessAlways keeps guessing when every expert is in RAM, where guesses are of no use, so that they can be scored.
 	GuessAlways bool
 	Log         *slog.Logger // nil: silent
+
+	auto bool // the depth may change while it runs
 }
 
 // LookaheadAuto leaves the depth to the engine.
@@ -82,7 +84,7 @@ func (o *Options) check() error {
 	}
 	switch o.Lookahead {
 	case LookaheadAuto:
-		o.Lookahead = 2
+		o.Lookahead, o.auto = 2, true
 	case 0, 1, 2:
 	default:
 		return fmt.Errorf("lookahead is %d layers, want 0, 1 or 2", o.Lookahead)

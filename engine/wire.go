@@ -32,11 +32,11 @@ func newSource(c *tiers.Cache, p *prefetch.Pipeline, shapes []expertShape, rules
 
 // Lookahead is part of model.Source. Guesses have a price, the routers of the layers ahead, and no use once every expert
 // is in RAM.
-func (s *source) Lookahead() int {
+func (s *source) Lookahead(rows int) int {
 	if s.ahead > 0 && !s.always && s.cache.Complete() {
 		return 0
 	}
-	return s.ahead
+	return s.pipe.Depth(rows)
 }
 
 // Hint is part of model.Source.

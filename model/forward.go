@@ -162,7 +162,7 @@ func (m *Model) Forward(ctx context.Context, st *State, b Batch, src Source) err
 		if src == nil {
 			panic("model: Forward without a source of experts")
 		}
-		ahead = src.Lookahead()
+		ahead = src.Lookahead(len(b.Tokens))
 		if ahead < 0 || ahead > maxAhead {
 			panic(fmt.Sprintf("model: a lookahead of %d layers, want 0 to %d", ahead, maxAhead))
 		}

@@ -11,8 +11,9 @@ import (
 // Source is where the routed experts of a forward pass come from. The model declares it and whoever has the experts
 // answers it, so that the model knows no storage. Layers are asked for in rising order, one request at a time.
 type Source interface {
-	// Lookahead is how many layers ahead Hint is wanted: 0, 1 or 2. It is asked once a forward pass.
-	Lookahead() int
+	// Lookahead is how many layers ahead Hint is wanted for a batch of rows tokens: 0, 1 or 2. It is asked once a forward
+	// pass.
+	Lookahead(rows int) int
 	// Hint offers the router scores of layer target computed on the residual of layer at after its attention, before its
 	// experts: rows x experts, row-major. The slice is valid during the call. Nearer layers come first; hints at a layer
 	// come after its Begin, and all hints about a layer before its Begin.
@@ -72,7 +73,7 @@ func NewResident(m *Model, ahead int, bytes func(e gguf.Extent) ([]byte, error))
 }
 
 // Lookahead implements Source.
-func (r *Resident) Lookahead() int { return r.ahead }
+func (r *Resident) Lookahead(rows int) int { return r.ahead }
 
 // Hint implements Source; there is nothing to fetch early.
 func (r *Resident) Hint(at, target int, scores []float32, rows int) {}

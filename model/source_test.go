@@ -40,7 +40,7 @@ type hint struct {
 	scores           []float32
 }
 
-func (s *starving) Lookahead() int { return s.ahead }
+func (s *starving) Lookahead(int) int { return s.ahead }
 
 func (s *starving) Hint(at, target int, scores []float32, rows int) {
 	s.hints = append(s.hints, hint{at, target, rows, slices.Clone(scores)})

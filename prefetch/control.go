@@ -9,7 +9,7 @@ import (
 // control chooses the depth by what decode steps take. It compares the depth in force with another one in turn: blocks
 // of a few steps at each, the pair's relative difference counting as one sample, so that a change of text or of the
 // machine's load falls on both. A comparison ends as soon as the mean difference is clear of its error, or after so many
-// pairs that it cannot matter; a depth that lost is tried again later, after a pause that doubles each time.
+// pairs that it cannot matter; a depth that lost is tried again later, after a pause that grows each time.
 //
 // It knows nothing but durations: guesses that cost more than they save show in them whatever the reason.
 type control struct {
@@ -39,7 +39,7 @@ const (
 	controlMost     = 16   // pairs after which it ends without a winner
 	controlMargin   = 0.01 // relative difference that is worth a change
 	controlFirst    = 4    // steps before the first comparison: caches are cold
-	controlPause    = 96   // steps from one comparison to the next, doubled when nothing changed
+	controlPause    = 160  // steps from one comparison to the next, tripled when nothing changed
 	controlMaxPause = 4096
 )
 
@@ -118,7 +118,7 @@ func (c *control) judge() {
 		c.wait = controlPause / 4 // the third depth may be better still
 	case c.mean-err > 0 || c.n >= controlMost:
 		c.wait = c.pause[c.rival]
-		c.pause[c.rival] = min(2*c.pause[c.rival], controlMaxPause)
+		c.pause[c.rival] = min(3*c.pause[c.rival], controlMaxPause)
 	default:
 		return
 	}

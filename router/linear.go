@@ -63,6 +63,11 @@ func (l *Linear) Predict(dst []int32, at, target int, s Signal) []int32 {
 	return l.GateAhead.Predict(dst, at, target, l.Complete(at, target, s))
 }
 
+// Margins implements Predictor.
+func (l *Linear) Margins(dst []float32, ids []int32, at, target int, s Signal) {
+	l.GateAhead.Margins(dst, ids, at, target, l.Complete(at, target, s))
+}
+
 // Complete adds what the map knows beside the residual to a signal's scores; without a map the signal stays as it is.
 // The result is valid until the next call.
 func (l *Linear) Complete(at, target int, s Signal) Signal {
