@@ -44,7 +44,7 @@ const (
 )
 
 func newControl(most int) *control {
-	c := &control{most: most, best: most, depth: most, rival: -1, wait: controlFirst, pause: make([]int, most+1)}
+	c := &control{most: most, best: most, depth: most, rival: -1, next: most, wait: controlFirst, pause: make([]int, most+1)}
 	for i := range c.pause {
 		c.pause[i] = controlPause
 	}
@@ -107,7 +107,7 @@ func (c *control) judge() {
 	}
 	err := 2 * math.Sqrt(c.m2/float64(c.n-1)/float64(c.n))
 	switch {
-	case c.mean < -controlMargin && c.mean+err < 0:
+	case c.mean < -controlMargin && (c.mean+err < 0 || c.n >= controlMost):
 		was := c.best
 		c.best = c.rival
 		c.decided++
