@@ -53,6 +53,8 @@ type Options struct {
 	// comparison.
 	SumsDir string
 	Log     *slog.Logger // nil: silent
+
+	auto bool // the depth may change while it runs
 }
 
 // LookaheadAuto leaves the depth to the engine.
@@ -91,7 +93,7 @@ func (o *Options) check() error {
 	}
 	switch o.Lookahead {
 	case LookaheadAuto:
-		o.Lookahead = 2
+		o.Lookahead, o.auto = 2, true
 	case 0, 1, 2:
 	default:
 		return fmt.Errorf("lookahead is %d layers, want 0, 1 or 2", o.Lookahead)

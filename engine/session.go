@@ -38,7 +38,7 @@ func (e *Engine) NewSession() (*Session, error) {
 	}
 	s.pipe, err = prefetch.New(prefetch.Options{
 		Cache: prefetch.Over(e.cache), Predictor: new(router.GateAhead), Layers: c.Layers, Experts: c.Experts, TopK: c.TopK,
-		Depth: e.opt.Lookahead, Cap: guessCap(e.budget.Slots, c.TopK, e.opt.Lookahead, c.Experts), Log: e.log,
+		Depth: e.opt.Lookahead, Auto: e.opt.auto, Cap: guessCap(e.budget.Slots, c.TopK, e.opt.Lookahead, c.Experts), Log: e.log,
 	})
 	if err != nil {
 		st.Free()

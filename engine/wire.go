@@ -34,11 +34,11 @@ func newSource(c *tiers.Cache, p *prefetch.Pipeline, shapes []expertShape, rules
 
 // Lookahead is part of model.Source. Guesses have a price, the routers of the layers ahead, and no use once every expert
 // is in RAM.
-func (s *source) Lookahead() int {
+func (s *source) Lookahead(rows int) int {
 	if s.ahead > 0 && !s.always && s.cache.Complete() {
 		return 0
 	}
-	return s.ahead
+	return s.pipe.Depth(rows)
 }
 
 // Hint is part of model.Source.
@@ -47,14 +47,14 @@ func (s *source) Hint(at, target int, scores []float32, rows int) {
 }
 
 // Begin is part of model.Source.
-func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32) (model.Request, error) {
+func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32, scores []float32) (model.Request, error) {
 	if s.rec != nil {
 		s.rec(layer, choices)
 	}
 	if s.heat != nil {
 		s.heat.use(layer, choices, s.topK)
 	}
-	s.pipe.Settle(layer, experts, choices)
+	s.pipe.Settle(layer, experts, choices, scores)
 	q, err := s.cache.Begin(layer, experts)
 	if err != nil {
 		return nil, err

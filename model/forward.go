@@ -57,6 +57,8 @@ type work struct {
 	rowOf    []int32 // rows of the batch, grouped by expert
 	pairOf   []int32 // places in choices, grouped by expert
 	taken    []bool  // experts handed out already
+
+	watchIn, watchMid []float32 // rows x embd, for a watcher
 }
 
 func newWork(m *Model) *work {
@@ -160,7 +162,7 @@ func (m *Model) Forward(ctx context.Context, st *State, b Batch, src Source) err
 		if src == nil {
 			panic("model: Forward without a source of experts")
 		}
-		ahead = src.Lookahead()
+		ahead = src.Lookahead(len(b.Tokens))
 		if ahead < 0 || ahead > maxAhead {
 			panic(fmt.Sprintf("model: a lookahead of %d layers, want 0 to %d", ahead, maxAhead))
 		}
@@ -169,6 +171,10 @@ func (m *Model) Forward(ctx context.Context, st *State, b Batch, src Source) err
 	w.enc.Embed(w.x, m.embd, b.Tokens)
 	want := len(b.Out) / m.cfg.Vocab // rows of the last layer that anybody will see
 	for i := range m.layers {
+		if m.watch != nil && m.layers[i].rule != nil {
+			w.watchIn = grown(w.watchIn, len(b.Tokens)*m.cfg.Embd)
+			w.enc.Read(w.watchIn, w.x)
+		}
 		if err := ctx.Err(); err != nil {
 			// What is recorded still reads the experts of the layer before.
 			if serr := w.enc.Submit(); serr != nil {
@@ -285,19 +291,34 @@ func (m *Model) routed(ctx context.Context, i, ahead, want int, src Source) erro
 	}
 	e.RMSNorm(w.h, w.x, l.ffnNorm, c.Eps)
 	for k := range ahead {
-		e.RMSNorm(w.guess[k], w.x, m.layers[i+1+k].ffnNorm, c.Eps)
+		norm := m.layers[i+1+k].ffnNorm
+		if l.guess[k] != nil {
+			norm = m.unit
+		}
+		e.RMSNorm(w.guess[k], w.x, norm, c.Eps)
 	}
 	e.MatMul(w.scores[0], l.router, w.h)
 	for k := range ahead {
-		e.MatMul(w.scores[k+1], m.layers[i+1+k].router, w.guess[k])
+		by := m.layers[i+1+k].router
+		if l.guess[k] != nil {
+			by = l.guess[k]
+		}
+		e.MatMul(w.scores[k+1], by, w.guess[k])
 	}
 	for k := range ahead + 1 {
 		e.Read(w.hostScores[k], w.scores[k])
 	}
+	rows := w.x.Rows()
+	if m.watch != nil {
+		w.watchMid = grown(w.watchMid, rows*c.Embd)
+		e.Read(w.watchMid, w.x)
+	}
 	if err := e.Submit(); err != nil {
 		return err
 	}
-	rows := w.x.Rows()
+	if m.watch != nil {
+		m.watch(Watched{Layer: i, Rows: rows, In: w.watchIn[len(w.watchIn)-rows*c.Embd:], Mid: w.watchMid, Scores: w.hostScores[0]})
+	}
 	for r := range rows {
 		at, to := r*c.Experts, r*c.TopK
 		err := l.rule.TopK(w.hostScores[0][at:at+c.Experts], w.choices[to:to+c.TopK], w.weights[to:to+c.TopK], &w.scratch)
@@ -306,7 +327,7 @@ func (m *Model) routed(ctx context.Context, i, ahead, want int, src Source) erro
 		}
 	}
 	w.group(c.Experts, c.TopK)
-	req, err := src.Begin(ctx, i, w.distinct, w.choices)
+	req, err := src.Begin(ctx, i, w.distinct, w.choices, w.hostScores[0])
 	if err != nil {
 		return fmt.Errorf("layer %d: %w", i, err)
 	}

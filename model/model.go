@@ -74,6 +74,8 @@ type layer struct {
 	gate, up, down                           compute.Weight // dense layers
 	router                                   compute.Weight // layers with experts
 	rule                                     *router.Rule   // nil: dense
+
+	guess [maxAhead]compute.Weight // fitted routers of the layers ahead, nil: their own
 }
 
 // Model is an architecture with its weights. Between Bind and the end it does not change, but its buffers serve one
@@ -92,6 +94,9 @@ type Model struct {
 
 	backend compute.Backend
 	work    *work
+
+	unit  compute.Weight // a norm weight of ones, for fitted guesses
+	watch func(Watched)
 }
 
 // bind says which rows of a dense tensor become which weight.

@@ -11,15 +11,17 @@ import (
 // Source is where the routed experts of a forward pass come from. The model declares it and whoever has the experts
 // answers it, so that the model knows no storage. Layers are asked for in rising order, one request at a time.
 type Source interface {
-	// Lookahead is how many layers ahead Hint is wanted: 0, 1 or 2. It is asked once a forward pass.
-	Lookahead() int
+	// Lookahead is how many layers ahead Hint is wanted for a batch of rows tokens: 0, 1 or 2. It is asked once a forward
+	// pass.
+	Lookahead(rows int) int
 	// Hint offers the router scores of layer target computed on the residual of layer at after its attention, before its
 	// experts: rows x experts, row-major. The slice is valid during the call. Nearer layers come first; hints at a layer
 	// come after its Begin, and all hints about a layer before its Begin.
 	Hint(at, target int, scores []float32, rows int)
 	// Begin asks for the distinct experts, in rising order, that layer needs; choices holds the rows x top-k experts in
-	// the router's order. Both slices are valid until the request is done.
-	Begin(ctx context.Context, layer int, experts, choices []int32) (Request, error)
+	// the router's order, and scores the rows x experts router scores they were chosen by. The slices are valid until the
+	// request is done.
+	Begin(ctx context.Context, layer int, experts, choices []int32, scores []float32) (Request, error)
 }
 
 // Request hands out the experts of one layer in the order in which they become ready. Each expert comes once.
@@ -71,13 +73,13 @@ func NewResident(m *Model, ahead int, bytes func(e gguf.Extent) ([]byte, error))
 }
 
 // Lookahead implements Source.
-func (r *Resident) Lookahead() int { return r.ahead }
+func (r *Resident) Lookahead(rows int) int { return r.ahead }
 
 // Hint implements Source; there is nothing to fetch early.
 func (r *Resident) Hint(at, target int, scores []float32, rows int) {}
 
 // Begin implements Source.
-func (r *Resident) Begin(_ context.Context, layer int, experts, _ []int32) (Request, error) {
+func (r *Resident) Begin(_ context.Context, layer int, experts, _ []int32, _ []float32) (Request, error) {
 	r.req = residentRequest{experts: r.layers[layer], ids: experts}
 	return &r.req, nil
 }

@@ -40,7 +40,7 @@ type hint struct {
 	scores           []float32
 }
 
-func (s *starving) Lookahead() int { return s.ahead }
+func (s *starving) Lookahead(int) int { return s.ahead }
 
 func (s *starving) Hint(at, target int, scores []float32, rows int) {
 	s.hints = append(s.hints, hint{at, target, rows, slices.Clone(scores)})
@@ -48,7 +48,7 @@ func (s *starving) Hint(at, target int, scores []float32, rows int) {
 
 var errRead = errors.New("read failed")
 
-func (s *starving) Begin(ctx context.Context, layer int, experts, choices []int32) (model.Request, error) {
+func (s *starving) Begin(ctx context.Context, layer int, experts, choices []int32, scores []float32) (model.Request, error) {
 	if !slices.IsSorted(experts) || len(slices.Compact(slices.Clone(experts))) != len(experts) {
 		s.t.Errorf("layer %d: experts %v are not distinct and rising", layer, experts)
 	}
@@ -61,7 +61,7 @@ func (s *starving) Begin(ctx context.Context, layer int, experts, choices []int3
 	s.open++
 	s.layers = append(s.layers, layer)
 	s.rows = append(s.rows, slices.Clone(choices))
-	inner, err := s.full.Begin(ctx, layer, experts, choices)
+	inner, err := s.full.Begin(ctx, layer, experts, choices, scores)
 	if err != nil {
 		return nil, err
 	}

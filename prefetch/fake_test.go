@@ -186,7 +186,7 @@ func (p *told) Predict(dst []int32, at, target int, s router.Signal) []int32 {
 	return dst[:copy(dst, p.say(target-at, target, int(s.Scores[0])))]
 }
 
-func (p *told) Observe(layer int, chosen []int32) {
+func (p *told) Observe(layer int, chosen []int32, scores []float32) {
 	if p.noting {
 		p.observed = append(p.observed, fmt.Sprint(layer, chosen))
 	}
@@ -200,3 +200,17 @@ func signal(experts, topK, rows int) router.Signal {
 	}
 	return s
 }
+
+// Margins of the guesses told are those of certain ones.
+func (p *told) Margins(dst []float32, ids []int32, at, target int, s router.Signal) {
+	for i := range dst {
+		dst[i] = 3
+	}
+}
+
+func (f *fake) Flow() Flow { return Flow{} }
+
+func (f *fake) Pending() int64 { return 0 }
+
+func (still) Flow() Flow     { return Flow{} }
+func (still) Pending() int64 { return 0 }

@@ -12,3 +12,8 @@ func (o over) Settle(layer int, truth []int32) { o.Cache.Settle(layer, truth) }
 func (o over) State(layer int, expert int32) tiers.State { return o.Contains(layer, int(expert)) }
 
 func (o over) Withdraw(layer int, expert int32) { o.Cache.Withdraw(layer, expert) }
+
+func (o over) Flow() Flow {
+	s := o.Stats()
+	return Flow{Pending: o.Pending(), Demanded: s.DemandBytes, Read: s.DemandBytes + s.GuessBytes, Busy: s.DiskBusy, ExpertBytes: o.MeanBytes()}
+}

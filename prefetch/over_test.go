@@ -54,7 +54,7 @@ func replay(t *testing.T, tokens [][][]int32, slots, depth int) Stats {
 	sig := router.Signal{Scores: make([]float32, traceExperts), Rows: 1, Rule: rule}
 	for _, truth := range tokens {
 		for l := range traceLayers {
-			p.Settle(l, truth[l], truth[l])
+			p.Settle(l, truth[l], truth[l], nil)
 			r, err := c.Begin(l, truth[l])
 			if err != nil {
 				t.Fatal(err)

@@ -5,7 +5,9 @@ package prefetch
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"time"
 
 	"terrace/router"
 	"terrace/tiers"
@@ -24,6 +26,10 @@ type Cache interface {
 	Settle(layer int, truth []int32)
 	// State tells where an expert is now.
 	State(layer int, expert int32) tiers.State
+	// Flow tells about the disk.
+	Flow() Flow
+	// Pending is Flow's, alone.
+	Pending() int64
 }
 
 // MaxDepth is how many layers ahead a guess may reach.
@@ -38,12 +44,17 @@ type Options struct {
 	TopK      int // experts chosen for a token
 	Depth     int // layers ahead, 0..MaxDepth; 0 turns guessing off, the needs are still counted
 
-	// Guesses is how many experts are asked for ahead of a layer when the batch is a single row; 0 means TopK.
+	// Guesses is how many experts are asked for ahead of a layer when the batch is a single row; 0 means TopK, and half as
+	// many again with Auto, where their price decides which are read.
 	Guesses int
 	// Cap is the largest number of experts of one layer asked for ahead, whatever the batch; the ones with most votes
 	// are asked for. 0 means Guesses. No more than Depth*Cap guesses are protected at once (Cap more if a layer's hints
 	// come before it is settled): the cache needs slots for them beside the leased ones.
 	Cap int
+
+	// Auto lets the pipeline choose the depth, from 0 to Depth, by what decode steps take, and makes it read only what is
+	// worth its price; without it every guess is asked for.
+	Auto bool
 
 	DisabledReason string       // what Stats gives for depth 0; "" means "lookahead 0"
 	Log            *slog.Logger // nil: silent
@@ -55,22 +66,28 @@ const (
 	asked                     // given to the cache since the guesses last changed
 	issued                    // a read was queued on this pipeline's word, and is not scored yet
 	refused                   // the cache had no slot, counted once for a list
+	unworth                   // its price was too high, counted once for a list
 	chosen                    // needed by the layer being settled
 	idle                      // scored as wasted, and not seen leaving the cache since
 )
 
 // ahead is what is known about a layer that has not run yet.
 type ahead struct {
-	dist  int     // distance of the hint that made the list; 0: none
-	list  []int32 // present guesses, the likeliest first; room for Cap
-	open  []int32 // experts with the flag issued; room for all
-	flags []uint8 // one an expert
+	dist  int       // distance of the hint that made the list; 0: none
+	list  []int32   // present guesses, the likeliest first; room for Cap
+	open  []int32   // experts with the flag issued; room for all
+	flags []uint8   // one an expert
+	worth []float32 // chances, parallel to list; a batch's guesses have none
 }
 
 // guessed holds each row's first TopK guesses for one layer from one distance, for the recall.
 type guessed struct {
 	layer, rows int     // rows 0: empty
 	ids         []int32 // rows x TopK, -1 where a row had fewer
+
+	// Of a single row: all guesses whose experts were absent, with their margins, from which chances are learnt.
+	cold    []int32
+	margins []float32
 }
 
 // Pipeline asks for experts ahead of need. It belongs to one walk through the layers at a time, whose batch may hold
@@ -92,7 +109,13 @@ type Pipeline struct {
 	ring   [][MaxDepth]guessed // by layer modulo Depth+1: no more layers than that are open at once
 	ids    []int32             // the predictor's answer
 	stale  []int32             // guesses taken back
-	before []tiers.State       // states before guesses are taken back, parallel to ahead.open
+	margin []float32           // of ids
+	odds   []float32           // chances of ids
+	price  price
+	ctl    *control
+	first  int           // first layer that was ever settled
+	begun  time.Time     // of the decode step, zero outside one
+	before []tiers.State // states before guesses are taken back, parallel to ahead.open
 	n      counts
 }
 
@@ -115,6 +138,9 @@ func New(o Options) (*Pipeline, error) {
 	}
 	if o.Guesses == 0 {
 		o.Guesses = o.TopK
+		if o.Auto {
+			o.Guesses = min(o.Experts, o.TopK+o.TopK/2)
+		}
 	}
 	if o.Guesses < 1 || o.Guesses > o.Experts {
 		return nil, fmt.Errorf("prefetch: %d guesses a layer, outside 1..%d, the experts of a layer", o.Guesses, o.Experts)
@@ -129,12 +155,17 @@ func New(o Options) (*Pipeline, error) {
 		o.DisabledReason = "lookahead 0"
 	}
 	p := &Pipeline{o: o, layers: make([]ahead, o.Layers), ring: make([][MaxDepth]guessed, o.Depth+1),
-		ids: make([]int32, max(o.TopK, o.Cap)), stale: make([]int32, 0, o.Cap), before: make([]tiers.State, o.Experts)}
+		ids: make([]int32, max(o.TopK, o.Cap)), stale: make([]int32, 0, o.Cap), before: make([]tiers.State, o.Experts), first: o.Layers}
+	p.margin, p.odds = make([]float32, len(p.ids)), make([]float32, len(p.ids))
+	if o.Auto && o.Depth > 0 {
+		p.ctl = newControl(o.Depth)
+	}
 	for l := range p.layers {
 		p.layers[l].flags = make([]uint8, o.Experts)
 		if o.Depth > 0 {
 			p.layers[l].list = make([]int32, 0, o.Cap)
 			p.layers[l].open = make([]int32, 0, o.Experts)
+			p.layers[l].worth = make([]float32, 0, o.Cap)
 		}
 	}
 	if o.Log != nil {
@@ -159,15 +190,25 @@ func (p *Pipeline) Hint(at, target int, sig router.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	list := p.predict(at, target, sig)
+	list, odds := p.predict(at, target, sig)
 	if a := &p.layers[target]; a.dist == 0 || k <= a.dist {
-		p.replace(target, k, list)
+		p.replace(target, k, list, odds)
 	}
 	p.issue(at)
 }
 
-// predict keeps each row's guesses for the recall and returns those to be asked for, in p.ids.
-func (p *Pipeline) predict(at, target int, sig router.Signal) []int32 {
+// Depth is how many layers ahead hints are wanted for a batch of rows rows.
+func (p *Pipeline) Depth(rows int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctl != nil && rows == 1 {
+		return p.ctl.depth
+	}
+	return p.o.Depth
+}
+
+// predict keeps each row's guesses for the recall and returns those to be asked for, in p.ids, with a single row's chances.
+func (p *Pipeline) predict(at, target int, sig router.Signal) ([]int32, []float32) {
 	topK := p.o.TopK
 	g := &p.ring[target%len(p.ring)][target-at-1]
 	g.layer, g.rows = target, sig.Rows
@@ -179,13 +220,25 @@ func (p *Pipeline) predict(at, target int, sig router.Signal) []int32 {
 	if sig.Rows == 1 {
 		ids := p.o.Predictor.Predict(p.ids[:max(topK, p.o.Guesses)], at, target, sig)
 		pad(g.ids, copy(g.ids, ids))
-		return ids[:min(len(ids), p.o.Guesses)]
+		ids = ids[:min(len(ids), p.o.Guesses)]
+		margins, odds := p.margin[:len(ids)], p.odds[:len(ids)]
+		p.o.Predictor.Margins(margins, ids, at, target, sig)
+		c := &p.price.chance[target-at-1]
+		g.cold, g.margins = g.cold[:0], g.margins[:0]
+		for i, e := range ids {
+			odds[i] = c.Of(margins[i])
+			if s := p.o.Cache.State(target, e); s != tiers.Resident {
+				g.cold, g.margins = append(g.cold, e), append(g.margins, margins[i])
+			}
+		}
+		return ids, odds
 	}
+	g.cold, g.margins = g.cold[:0], g.margins[:0]
 	for i := range sig.Rows {
 		row := g.ids[i*topK : (i+1)*topK]
 		pad(row, len(p.o.Predictor.Predict(row, at, target, sig.Row(i))))
 	}
-	return p.o.Predictor.Predict(p.ids[:p.o.Cap], at, target, sig)
+	return p.o.Predictor.Predict(p.ids[:p.o.Cap], at, target, sig), nil
 }
 
 func pad(ids []int32, n int) {
@@ -195,10 +248,10 @@ func pad(ids []int32, n int) {
 }
 
 // replace makes list the guesses for a layer and takes back those issued before that are not in it.
-func (p *Pipeline) replace(layer, dist int, list []int32) {
+func (p *Pipeline) replace(layer, dist int, list []int32, odds []float32) {
 	a := &p.layers[layer]
 	for _, e := range a.list {
-		a.flags[e] &^= listed | asked | refused
+		a.flags[e] &^= listed | asked | refused | unworth
 	}
 	for _, e := range list {
 		a.flags[e] |= listed
@@ -211,6 +264,7 @@ func (p *Pipeline) replace(layer, dist int, list []int32) {
 	}
 	a.dist = dist
 	a.list = append(a.list[:0], list...)
+	a.worth = append(a.worth[:0], odds...)
 	if len(p.stale) == 0 {
 		return
 	}
@@ -262,6 +316,14 @@ func (p *Pipeline) issue(at int) {
 			if a.flags[e]&asked != 0 {
 				continue
 			}
+			if p.ctl != nil && len(a.worth) > 0 && p.o.Cache.State(layer, e) == tiers.Absent &&
+				!p.price.worth(float64(a.worth[i]), layer-at, p.o.Cache.Pending(), p.price.old.ExpertBytes) {
+				if a.flags[e]&unworth == 0 {
+					a.flags[e] |= unworth
+					p.n.unworth++
+				}
+				continue
+			}
 			if p.o.Cache.Prefetch(layer, a.list[i:i+1]) == 0 {
 				if p.o.Cache.State(layer, e) == tiers.Absent {
 					if a.flags[e]&refused == 0 {
@@ -298,15 +360,16 @@ func (p *Pipeline) Guesses(layer, distance int) []int32 {
 }
 
 // Settle tells a layer's true choice, just before its experts are demanded: needed holds the distinct experts of the
-// batch, rows the choice of each row, rows x TopK, in the row order of the hints. It scores the guesses made for the
-// layer, takes back those that were wrong and teaches the predictor.
-func (p *Pipeline) Settle(layer int, needed, rows []int32) {
+// batch, rows the choice of each row, rows x TopK, in the row order of the hints, scores what each row was chosen by, or
+// nil. It scores the guesses made for the layer, takes back those that were wrong and teaches the predictor.
+func (p *Pipeline) Settle(layer int, needed, rows []int32, scores []float32) {
 	if layer < 0 || layer >= p.o.Layers || len(rows) == 0 || len(rows)%p.o.TopK != 0 {
 		panic(fmt.Sprintf("prefetch: layer %d of %d settled with %d choices, not a multiple of %d", layer, p.o.Layers, len(rows), p.o.TopK))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
+	p.clock(layer, len(rows) == p.o.TopK)
 	a := &p.layers[layer]
 	for _, e := range needed {
 		if a.flags[e]&chosen != 0 {
@@ -330,10 +393,32 @@ func (p *Pipeline) Settle(layer int, needed, rows []int32) {
 	if p.o.Depth > 0 {
 		p.takeBack(layer, needed)
 		p.score(layer, rows)
-		p.o.Predictor.Observe(layer, rows)
+		p.o.Predictor.Observe(layer, rows, scores)
 	}
 	for _, e := range needed {
 		a.flags[e] &^= chosen
+	}
+}
+
+// clock keeps time: of the layers and steps of decoding, for the price and for the choice of the depth.
+func (p *Pipeline) clock(layer int, single bool) {
+	p.first = min(p.first, layer)
+	if !single {
+		p.begun = time.Time{}
+		p.price.since, p.price.begun = time.Time{}, time.Time{}
+		return
+	}
+	if p.o.Depth == 0 {
+		return
+	}
+	now := time.Now()
+	p.price.settled(now, layer, layer == p.first, p.o.Cache.Flow)
+	switch {
+	case layer == p.first:
+		p.begun = now
+	case layer == p.o.Layers-1 && p.ctl != nil && !p.begun.IsZero():
+		p.ctl.took(now.Sub(p.begun))
+		p.begun = time.Time{}
 	}
 }
 
@@ -358,9 +443,9 @@ func (p *Pipeline) takeBack(layer int, keep []int32) {
 		}
 	}
 	for _, e := range a.list {
-		a.flags[e] &^= listed | asked | refused
+		a.flags[e] &^= listed | asked | refused | unworth
 	}
-	a.list, a.open, a.dist = a.list[:0], a.open[:0], 0
+	a.list, a.open, a.worth, a.dist = a.list[:0], a.open[:0], a.worth[:0], 0
 }
 
 // score compares each row's guesses with its choice.
@@ -370,6 +455,9 @@ func (p *Pipeline) score(layer int, rows []int32) {
 		g := &p.ring[layer%len(p.ring)][k]
 		if g.rows == 0 || g.layer != layer {
 			continue
+		}
+		for i, e := range g.cold {
+			p.price.chance[k].Learn(g.margins[i], slices.Contains(rows, e))
 		}
 		if len(g.ids) != len(rows) {
 			p.n.unscored += int64(g.rows)
@@ -406,4 +494,5 @@ func (p *Pipeline) Reset() {
 			p.ring[i][k].rows = 0
 		}
 	}
+	p.begun, p.price.since, p.price.begun = time.Time{}, time.Time{}, time.Time{}
 }

@@ -50,7 +50,7 @@ func TestFateOfAGuess(t *testing.T) {
 			p := mustNew(t, Options{Cache: f, Predictor: pr, Layers: 2, Experts: 10, TopK: 3, Depth: 1})
 			p.Hint(0, 1, signal(10, 3, 1))
 			c.work(f)
-			p.Settle(1, []int32{1, 9, 2}, []int32{1, 9, 2})
+			p.Settle(1, []int32{1, 9, 2}, []int32{1, 9, 2}, nil)
 			c.want.Recall1 = 2. / 3
 			same(t, p.Stats(), c.want)
 			if got := p.Stats().Ready(); got != float64(c.want.NeededResident+c.want.NeededInFlight)/3 {
@@ -69,7 +69,7 @@ func TestResidentGuess(t *testing.T) {
 	if !f.held[key{1, 1}].guarded || !f.held[key{1, 3}].guarded {
 		t.Error("a resident guess is not protected")
 	}
-	p.Settle(1, []int32{1, 2, 4}, []int32{1, 2, 4})
+	p.Settle(1, []int32{1, 2, 4}, []int32{1, 2, 4}, nil)
 	same(t, p.Stats(), Stats{Issued: 1, Used: 1, Late: 1, Recall1: 2. / 3, NeededResident: 1, NeededInFlight: 1, NeededAbsent: 1})
 	if f.held[key{1, 3}].guarded {
 		t.Error("a wrong guess stays protected after its layer")
@@ -84,7 +84,7 @@ func TestRevived(t *testing.T) {
 	token := func(choice ...int32) {
 		p.Hint(0, 1, signal(10, 2, 1))
 		f.readAll()
-		p.Settle(1, choice, choice)
+		p.Settle(1, choice, choice, nil)
 		f.demand(1, choice)
 	}
 	token(8, 9) // 1 and 2 wasted
@@ -127,7 +127,7 @@ func TestRefine(t *testing.T) {
 			if d := cmp.Diff([][]int32{{5, 1, 4}, {1, 2, 3}}, [][]int32{p.Guesses(2, 1), p.Guesses(2, 2)}); d != "" {
 				t.Error(d)
 			}
-			p.Settle(2, c.choice, c.choice)
+			p.Settle(2, c.choice, c.choice, nil)
 			same(t, p.Stats(), c.want)
 			if p.Guesses(2, 1) != nil || p.Guesses(2, 2) != nil {
 				t.Error("guesses outlive their layer")
@@ -163,7 +163,7 @@ func TestFartherHintLate(t *testing.T) {
 	p := mustNew(t, Options{Cache: f, Predictor: pr, Layers: 3, Experts: 10, TopK: 2, Depth: 2})
 	p.Hint(1, 2, signal(10, 2, 1))
 	p.Hint(0, 2, signal(10, 2, 1))
-	p.Settle(2, []int32{1, 4}, []int32{1, 4})
+	p.Settle(2, []int32{1, 4}, []int32{1, 4}, nil)
 	same(t, p.Stats(), Stats{Issued: 2, Used: 1, Late: 1, Cancelled: 1, Recall1: 0.5, Recall2: 0.5, NeededInFlight: 1, NeededAbsent: 1})
 }
 
@@ -211,14 +211,14 @@ func TestRows(t *testing.T) {
 	}
 	f.readAll()
 	// Row by row 1, 2, 0 and 1 of 2 are found, although the votes hold all but one of the needed.
-	p.Settle(1, []int32{1, 9, 2, 4, 3}, []int32{1, 9, 4, 2, 3, 1, 1, 2})
+	p.Settle(1, []int32{1, 9, 2, 4, 3}, []int32{1, 9, 4, 2, 3, 1, 1, 2}, nil)
 	same(t, p.Stats(), Stats{Issued: 3, Used: 3, Recall1: (1 + 1 + 0 + 1) / 8., NeededResident: 3, NeededAbsent: 2})
 	if d := cmp.Diff([]string{"1 [1 9 4 2 3 1 1 2]"}, pr.observed); d != "" {
 		t.Error(d)
 	}
 	// A layer that keeps the last row only cannot be compared, and says so.
 	p.Hint(0, 1, signal(10, 2, 4))
-	p.Settle(1, []int32{1, 2}, []int32{1, 2})
+	p.Settle(1, []int32{1, 2}, []int32{1, 2}, nil)
 	if s := p.Stats(); s.Unscored != 4 || s.Recall1 != 3./8 {
 		t.Errorf("unscored %d, recall %v", s.Unscored, s.Recall1)
 	}
@@ -228,7 +228,7 @@ func TestRows(t *testing.T) {
 	if d := cmp.Diff([]int32{1, -1}, p.Guesses(1, 1)); d != "" {
 		t.Error(d)
 	}
-	p.Settle(1, []int32{1, 2}, []int32{1, 2})
+	p.Settle(1, []int32{1, 2}, []int32{1, 2}, nil)
 	if s := p.Stats(); s.Recall1 != 4./10 {
 		t.Errorf("recall %v", s.Recall1)
 	}
@@ -239,7 +239,7 @@ func TestDepthZero(t *testing.T) {
 	f.demand(1, []int32{1})
 	p := mustNew(t, Options{Cache: f, Layers: 2, Experts: 10, TopK: 2})
 	p.Hint(0, 1, signal(10, 2, 1))
-	p.Settle(1, []int32{1, 2}, []int32{1, 2})
+	p.Settle(1, []int32{1, 2}, []int32{1, 2}, nil)
 	p.Reset()
 	same(t, p.Stats(), Stats{NeededResident: 1, NeededAbsent: 1, DisabledReason: "lookahead 0"})
 	if p.Guesses(1, 1) != nil {
@@ -261,7 +261,7 @@ func TestDepthOne(t *testing.T) {
 	f := newFake(0)
 	p := mustNew(t, Options{Cache: f, Predictor: &told{say: func(int, int, int) []int32 { return []int32{1, 2} }}, Layers: 3, Experts: 10, TopK: 2, Depth: 1})
 	p.Hint(0, 2, signal(10, 2, 1))
-	p.Settle(2, []int32{1, 2}, []int32{1, 2})
+	p.Settle(2, []int32{1, 2}, []int32{1, 2}, nil)
 	same(t, p.Stats(), Stats{NeededAbsent: 2})
 }
 
@@ -280,7 +280,7 @@ func TestReset(t *testing.T) {
 			t.Errorf("%v is still protected", k)
 		}
 	}
-	p.Settle(1, []int32{1, 5}, []int32{1, 5}) // no recall from hints of the walk given up; the read of 1/1 is of use after all
+	p.Settle(1, []int32{1, 5}, []int32{1, 5}, nil) // no recall from hints of the walk given up; the read of 1/1 is of use after all
 	same(t, p.Stats(), Stats{Issued: 4, Wasted: 2, Cancelled: 2, Revived: 1, NeededInFlight: 1, NeededAbsent: 1})
 }
 
@@ -310,9 +310,9 @@ func TestBrokenContractsPanic(t *testing.T) {
 		"hint behind":      func(p *Pipeline) { p.Hint(1, 1, signal(10, 2, 1)) },
 		"hint outside":     func(p *Pipeline) { p.Hint(1, 2, signal(10, 2, 1)) },
 		"other experts":    func(p *Pipeline) { p.Hint(0, 1, signal(9, 2, 1)) },
-		"ragged rows":      func(p *Pipeline) { p.Settle(1, []int32{1}, []int32{1, 2, 3}) },
-		"settled outside":  func(p *Pipeline) { p.Settle(2, []int32{1}, []int32{1, 2}) },
-		"needed twice":     func(p *Pipeline) { p.Settle(1, []int32{1, 1}, []int32{1, 2}) },
+		"ragged rows":      func(p *Pipeline) { p.Settle(1, []int32{1}, []int32{1, 2, 3}, nil) },
+		"settled outside":  func(p *Pipeline) { p.Settle(2, []int32{1}, []int32{1, 2}, nil) },
+		"needed twice":     func(p *Pipeline) { p.Settle(1, []int32{1, 1}, []int32{1, 2}, nil) },
 		"guesses too deep": func(p *Pipeline) { p.Guesses(1, 3) },
 	} {
 		p := mustNew(t, Options{Cache: newFake(0), Predictor: new(router.GateAhead), Layers: 2, Experts: 10, TopK: 2, Depth: 1})

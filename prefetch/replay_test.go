@@ -112,7 +112,7 @@ func TestReplay(t *testing.T) {
 				f.order = f.order[:0]
 				for l := range traceLayers {
 					truth := tokens[token][l]
-					p.Settle(l, truth, truth)
+					p.Settle(l, truth, truth, nil)
 					f.demand(l, truth)
 					for k := 1; k <= c.depth && l+k < traceLayers; k++ {
 						p.Hint(l, l+k, sig)
@@ -253,7 +253,7 @@ func TestBooksBalance(t *testing.T) {
 					}
 				}
 				touched += int64(len(needed))
-				p.Settle(l, needed, all)
+				p.Settle(l, needed, all, nil)
 				f.demand(l, needed)
 				if !early {
 					hints(l, depth*limit)
@@ -308,7 +308,7 @@ func TestConcurrentReads(t *testing.T) {
 				}
 				p.Hint(l, l+k, sig)
 			}
-			p.Settle(l, truth[l], truth[l])
+			p.Settle(l, truth[l], truth[l], nil)
 			f.demand(l, truth[l])
 		}
 	}
@@ -350,7 +350,7 @@ func TestAllocatesNothing(t *testing.T) {
 				for k := 1; k <= 2 && l+k < traceLayers; k++ {
 					p.Hint(l, l+k, sig)
 				}
-				p.Settle(l, choice[:traceTopK], choice)
+				p.Settle(l, choice[:traceTopK], choice, nil)
 			}
 			p.Stats()
 		}
@@ -375,7 +375,7 @@ func BenchmarkToken(b *testing.B) {
 			for k := 1; k <= 2 && l+k < 48; k++ {
 				p.Hint(l, l+k, sig)
 			}
-			p.Settle(l, choice, choice)
+			p.Settle(l, choice, choice, nil)
 		}
 	}
 }

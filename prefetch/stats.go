@@ -4,7 +4,7 @@ import "terrace/tiers"
 
 // counts are the pipeline's raw sums; all of them only rise.
 type counts struct {
-	issued, used, late, wasted, cancelled, dropped, revived, refused int64
+	issued, used, late, wasted, cancelled, dropped, revived, refused, unworth int64
 
 	needed       [tiers.Resident + 1]int64
 	hits, truths [MaxDepth]int64 // experts of the true choice: found among the guesses, and all
@@ -25,6 +25,7 @@ type Stats struct {
 	Cancelled int64 `json:"cancelled"` // taken back before the read started: no byte was read
 	Dropped   int64 `json:"dropped"`   // not in the cache when scored: given up for demand reads before or after it was read, or failed
 	Revived   int64 `json:"revived"`   // of the wasted: needed by a later token before they left the cache
+	Unworth   int64 `json:"unworth"`   // guesses whose read was not worth its price when they were made
 	Refused   int64 `json:"refused"`   // guesses, not reads, for which the cache had no slot at the first try
 
 	// Recall1 and Recall2 are the share of the truly chosen experts found among the first TopK guesses made one and two
@@ -61,6 +62,7 @@ func (s Stats) Since(old Stats) Stats {
 	a.dropped -= b.dropped
 	a.revived -= b.revived
 	a.refused -= b.refused
+	a.unworth -= b.unworth
 	a.unscored -= b.unscored
 	for i := range a.needed {
 		a.needed[i] -= b.needed[i]
@@ -80,12 +82,16 @@ func (p *Pipeline) Stats() Stats {
 	if p.o.Depth == 0 {
 		reason = p.o.DisabledReason
 	}
-	return p.n.stats(p.o.Depth, reason)
+	depth := p.o.Depth
+	if p.ctl != nil {
+		depth, reason = p.ctl.best, p.ctl.reason()
+	}
+	return p.n.stats(depth, reason)
 }
 
 func (n counts) stats(depth int, reason string) Stats {
 	return Stats{Depth: depth, Issued: n.issued, Used: n.used, Late: n.late, Wasted: n.wasted, Cancelled: n.cancelled,
-		Dropped: n.dropped, Revived: n.revived, Refused: n.refused,
+		Dropped: n.dropped, Revived: n.revived, Refused: n.refused, Unworth: n.unworth,
 		Recall1: share(n.hits[0], n.truths[0]), Recall2: share(n.hits[1], n.truths[1]), Unscored: n.unscored,
 		NeededResident: n.needed[tiers.Resident], NeededInFlight: n.needed[tiers.Queued] + n.needed[tiers.InFlight], NeededAbsent: n.needed[tiers.Absent],
 		DisabledReason: reason, n: n}

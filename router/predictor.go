@@ -33,8 +33,12 @@ type Predictor interface {
 	// Predict ranks the experts that layer target will likely need, seen from layer at, the likeliest first. It fills
 	// dst with at most len(dst) of them and returns that part of dst. It changes nothing that a later Predict depends on.
 	Predict(dst []int32, at, target int, s Signal) []int32
-	// Observe tells the true choice of a layer: rows x K expert numbers, in row order, in selection order within a row.
-	Observe(layer int, chosen []int32)
+	// Margins sets dst[i] to how far expert ids[i] stands above the choice's edge in one row's scores, as the function
+	// Margins does.
+	Margins(dst []float32, ids []int32, at, target int, s Signal)
+	// Observe tells the true choice of a layer: rows x K expert numbers, in row order, in selection order within a row,
+	// and the router scores they were chosen by, rows x experts; both are valid during the call. Scores may be nil.
+	Observe(layer int, chosen []int32, scores []float32)
 }
 
 // GateAhead takes the target layer's router at its word although it looks at an earlier state. For one row it ranks by
@@ -89,5 +93,27 @@ func (g *GateAhead) Predict(dst []int32, at, target int, s Signal) []int32 {
 	return dst[:n]
 }
 
+// Margins implements Predictor.
+func (g *GateAhead) Margins(dst []float32, ids []int32, at, target int, s Signal) {
+	s.check()
+	if s.Rows != 1 {
+		panic(fmt.Sprintf("router: margins of %d rows, want 1", s.Rows))
+	}
+	r, scores := s.Rule, s.Scores
+	if r.Bias != nil { // the choice is made by other values
+		g.scratch.grow(r)
+		if r.gate(g.scratch.probs[:r.Experts], scores) != nil {
+			clear(dst)
+			return
+		}
+		sel := g.scratch.sel[:r.Experts]
+		for i, p := range g.scratch.probs[:r.Experts] {
+			sel[i] = p + r.Bias[i]
+		}
+		scores = sel
+	}
+	Margins(dst, ids, scores, r.K, &g.scratch)
+}
+
 // Observe implements Predictor; the plain gate learns nothing.
-func (g *GateAhead) Observe(layer int, chosen []int32) {}
+func (g *GateAhead) Observe(layer int, chosen []int32, scores []float32) {}

@@ -88,7 +88,7 @@ func TestGateAheadAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(50, func() {
 		p.Predict(dst, 0, 1, s)
 		p.Predict(dst, 0, 2, s.Row(3))
-		p.Observe(1, dst[:4])
+		p.Observe(1, dst[:4], nil)
 	}); n != 0 {
 		t.Errorf("%v allocations a call", n)
 	}

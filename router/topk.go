@@ -96,6 +96,7 @@ type Scratch struct {
 	group      []float32 // one a group
 	kept       []bool    // one a group
 	best       []int32   // best groups
+	top        []int32   // best experts, for margins
 }
 
 func (s *Scratch) grow(r *Rule) {

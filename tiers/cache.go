@@ -54,6 +54,7 @@ type Cache struct {
 	experts [][]Desc
 	layouts [][]layout
 	log     *slog.Logger
+	mean    int64 // bytes of a mean expert
 
 	attacher Attacher               // the store, or nil
 	commit   func(slot int32) error // the arena's, but for tests
@@ -123,6 +124,12 @@ func NewCache(o Options) (*Cache, error) {
 	if z.slots == 0 {
 		return nil, errors.New("expert cache: the model has no experts")
 	}
+	for _, layer := range bytes {
+		for _, n := range layer {
+			c.mean += n
+		}
+	}
+	c.mean /= int64(z.slots)
 	if z.slots > math.MaxInt32 {
 		return nil, fmt.Errorf("expert cache: %d experts; at most %d are possible", z.slots, math.MaxInt32)
 	}
@@ -274,6 +281,16 @@ func (c *Cache) Contains(layer, expert int) State {
 		return Absent
 	}
 	return c.v.state(layer, expert)
+}
+
+// MeanBytes is the size of a mean expert.
+func (c *Cache) MeanBytes() int64 { return c.mean }
+
+// Pending is the bytes of the experts whose reads wait or are under way.
+func (c *Cache) Pending() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.v.pending
 }
 
 // Complete reports whether every expert is in RAM, where all stay until Resize: there is nothing to prefetch.

@@ -91,17 +91,23 @@ func (v *residency) check() error {
 		return fmt.Errorf("counted %d empty, %d idle, %d idle guesses, %d guesses, %d pins, %d leases; kept %d, %d, %d, %d, %d, %d",
 			empty, idle, idleGuesses, guesses, pins, leases, free, v.idle, v.idleGuesses, v.guesses, v.pins, v.leases)
 	}
-	in := 0
+	in, pending := 0, int64(0)
 	for layer := range v.where {
 		for e, i := range v.where[layer] {
 			if i < 0 {
 				continue
 			}
 			in++
+			if v.slots[i].state == slotLoading {
+				pending += v.size[layer][e]
+			}
 			if s := &v.slots[i]; s.state == slotEmpty || int(s.layer) != layer || int(s.expert) != e {
 				return fmt.Errorf("expert %d of layer %d is said to be in slot %d: %+v", e, layer, i, s)
 			}
 		}
+	}
+	if pending != v.pending {
+		return fmt.Errorf("%d bytes on their way, kept %d", pending, v.pending)
 	}
 	if in+empty != live {
 		return fmt.Errorf("%d experts and %d empty slots in %d", in, empty, live)

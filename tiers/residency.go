@@ -92,7 +92,8 @@ type residency struct {
 	guesses     int       // slots with guess set
 	pins        int
 	leases      int
-	ready       int // slots that hold a whole expert
+	ready       int   // slots that hold a whole expert
+	pending     int64 // bytes of the experts on their way
 
 	visited []uint64 // when each layer was visited last
 	clock   uint64
@@ -193,8 +194,11 @@ func (v *residency) vacate(i int32) {
 	v.unlist(i)
 	v.setGuess(s, false)
 	v.setPin(s, false)
-	if s.state == slotReady {
+	switch s.state {
+	case slotReady:
 		v.ready--
+	case slotLoading:
+		v.pending -= v.size[s.layer][s.expert]
 	}
 	v.where[s.layer][s.expert] = -1
 	s.state, s.issued = slotEmpty, false
@@ -205,6 +209,7 @@ func (v *residency) load(i int32, layer, expert int, p Priority) {
 	s := &v.slots[i]
 	s.layer, s.expert, s.state = int32(layer), int32(expert), slotLoading
 	v.where[layer][expert] = i
+	v.pending += v.size[layer][expert]
 	if !s.touched {
 		s.touched = true
 		if v.mem != nil {
@@ -315,6 +320,7 @@ func (v *residency) done(i int32, err error) {
 	}
 	s.state = slotReady
 	v.ready++
+	v.pending -= v.size[s.layer][s.expert]
 	for it := waiters; it != nil; {
 		next := it.nextWait
 		it.nextWait = nil

@@ -23,6 +23,8 @@ func benchCommand(e env) *cli.Command {
 				Usage: "how many experts are guessed right, one and two layers ahead, over a routing trace's tokens",
 				Flags: append(modelFlags(),
 					&cli.StringFlag{Name: "trace", Usage: "routing trace `FILE` (.jsonl, .jsonl.gz)"},
+					&cli.StringFlag{Name: "texts", Aliases: []string{"f"}, Usage: "instead of a trace: fit and judge predictors on the texts of `FILE` (.jsonl)"},
+					&cli.Float64Flag{Name: "fit-share", Usage: "share of the texts to fit on", Value: 0.6},
 					&cli.IntFlag{Name: "limit", Usage: "use the first `N` tokens (0: all)"},
 					&cli.BoolFlag{Name: "json", Usage: "one JSON document on standard output"}),
 				Action: func(c *cli.Context) error { return runBenchPredictor(c, e) },
@@ -31,8 +33,11 @@ func benchCommand(e env) *cli.Command {
 }
 
 func runBenchPredictor(c *cli.Context, e env) error {
+	if c.String("texts") != "" {
+		return runBenchRecall(c, e)
+	}
 	if c.String("trace") == "" {
-		return usagef("give the routing trace: --trace FILE")
+		return usagef("give the routing trace: --trace FILE, or texts: --texts FILE")
 	}
 	if n := c.Int("limit"); n < 0 {
 		return usagef("--limit is %d, want at least 0", n)

@@ -1,0 +1,92 @@
+package prefetch
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// runControl lets a controller run n steps whose mean time by depth is given, with relative noise, and returns the total
+// time beside that of the best fixed depth.
+func runControl(c *control, cost []float64, noise float64, n int, rng *rand.Rand) (took, best float64) {
+	least := cost[0]
+	for _, v := range cost {
+		least = min(least, v)
+	}
+	for range n {
+		t := cost[c.depth] * (1 + noise*rng.NormFloat64())
+		t = max(t, cost[c.depth]/4)
+		took += t
+		c.took(time.Duration(t * 1e9))
+	}
+	return took, least * float64(n)
+}
+
+func TestControlFindsTheBestDepth(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for name, cost := range map[string][]float64{
+		"guesses pay":       {0.30, 0.25, 0.22},
+		"one layer is best": {0.30, 0.24, 0.29},
+		"guesses hurt":      {0.20, 0.23, 0.26},
+		"off is best":       {0.20, 0.22, 0.21},
+	} {
+		right := 0
+		for range 20 {
+			c := newControl(2)
+			runControl(c, cost, 0.1, 3000, rng)
+			if cost[c.best] == min(cost[0], cost[1], cost[2]) {
+				right++
+			}
+			if c.best < 2 && c.reason() == "" {
+				t.Errorf("%s: depth %d without a reason", name, c.best)
+			}
+		}
+		if right < 19 {
+			t.Errorf("%s: the best depth was found %d times of 20", name, right)
+		}
+	}
+}
+
+// What comparing costs stays small, also where it cannot tell the depths apart.
+func TestControlCostsLittle(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for name, cost := range map[string][]float64{
+		"all the same": {0.2, 0.2, 0.2},
+		"pay a little": {0.204, 0.202, 0.2},
+		"hurt by 10 %": {0.2, 0.21, 0.22},
+		"help by 30 %": {0.26, 0.22, 0.2},
+	} {
+		var took, best float64
+		for range 20 {
+			a, b := runControl(newControl(2), cost, 0.15, 2000, rng)
+			took, best = took+a, best+b
+		}
+		if over := took/best - 1; over > 0.02 {
+			t.Errorf("%s: %.2f %% slower than the best fixed depth", name, 100*over)
+		}
+	}
+}
+
+// A change of the machine is followed.
+func TestControlTriesAgain(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	c := newControl(2)
+	runControl(c, []float64{0.2, 0.24, 0.28}, 0.1, 1500, rng)
+	if c.best != 0 {
+		t.Fatalf("depth %d where guesses hurt", c.best)
+	}
+	runControl(c, []float64{0.3, 0.22, 0.2}, 0.1, 10000, rng)
+	if c.best != 2 {
+		t.Errorf("depth %d after guesses began to pay", c.best)
+	}
+}
+
+func TestControlAllocatesNothing(t *testing.T) {
+	if raceOn {
+		t.Skip("allocation counts mean nothing under the race detector")
+	}
+	c := newControl(2)
+	if n := testing.AllocsPerRun(2000, func() { c.took(time.Millisecond) }); n != 0 {
+		t.Errorf("%v allocations a step", n)
+	}
+}
