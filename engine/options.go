@@ -7,6 +7,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 
 	"terrace/compute"
@@ -50,6 +51,8 @@ type Options struct {
 	// comparison.
 	SumsDir string
 	Log     *slog.Logger // nil: silent
+
+	machine fs.FS // where the system's files are read, in tests; nil: this machine's
 }
 
 // LookaheadAuto leaves the depth to the engine.
