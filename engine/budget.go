@@ -76,8 +76,9 @@ func (b *Budget) decide(want ExpertBudget, slots func(n int) int64) error {
 		n := int(want.Percent / 100 * float64(b.Experts))
 		b.Arena = slots(n)
 		if b.Arena < b.ArenaMin {
-			return fmt.Errorf("expert arena of %g %% %w: that is %d slots of %d in %d bytes, the smallest working set is %d bytes",
-				want.Percent, ErrDoesNotFit, n, b.Experts, b.Arena, b.ArenaMin)
+			least := (b.ArenaMin*int64(b.Experts) + b.ArenaMost - 1) / b.ArenaMost
+			return fmt.Errorf("expert arena of %g %% %w: that is %d slots of %d in %d bytes, the smallest working set takes about %d slots, %d bytes",
+				want.Percent, ErrDoesNotFit, n, b.Experts, b.Arena, least, b.ArenaMin)
 		}
 	default:
 		b.Arena = b.arenaIn(b.RAM)

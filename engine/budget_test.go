@@ -25,7 +25,7 @@ func TestBudgetDecide(t *testing.T) {
 		{"dense alone too large", 900, ExpertBudget{}, 0, "does not fit"},
 		{"min", 0, ExpertBudget{Min: true}, 160, ""},
 		{"percent", 0, ExpertBudget{Percent: 50}, 320, ""},
-		{"percent too small", 0, ExpertBudget{Percent: 20}, 0, "12 slots of 64 in 120 bytes, the smallest working set is 160"},
+		{"percent too small", 0, ExpertBudget{Percent: 20}, 0, "12 slots of 64 in 120 bytes, the smallest working set takes about 16 slots, 160 bytes"},
 		{"bytes", 0, ExpertBudget{Bytes: 255}, 255, ""},
 		{"bytes too small", 0, ExpertBudget{Bytes: 159}, 0, "159 bytes does not fit: the smallest working set is 160 bytes"},
 		{"more bytes than experts", 0, ExpertBudget{Bytes: 1 << 30}, 640, ""},
