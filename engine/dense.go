@@ -138,6 +138,7 @@ func readDense(f *gguf.File, ts []model.DenseTensor) (*dense, error) {
 	_ = host.AdviseHuge(mem) // only an advice: fewer address translations
 	d := &dense{mem: mem, views: make(map[string][]byte, len(ts))}
 	files := make([]*os.File, len(f.Shards))
+	direct := make([]bool, len(f.Shards))
 	defer func() {
 		for _, x := range files {
 			if x != nil {
@@ -147,17 +148,20 @@ func readDense(f *gguf.File, ts []model.DenseTensor) (*dense, error) {
 	}()
 	for _, r := range runs {
 		if files[r.shard] == nil {
-			x, _, err := host.OpenDirect(f.Shards[r.shard].Path)
+			x, past, err := host.OpenDirect(f.Shards[r.shard].Path)
 			if err != nil {
 				d.free()
 				return nil, err
 			}
-			files[r.shard] = x
+			files[r.shard], direct[r.shard] = x, past
 		}
 		want := min(r.end, f.Shards[r.shard].Size) - r.off
 		if err := readFull(files[r.shard], mem[r.at:r.at+r.end-r.off], r.off, want); err != nil {
 			d.free()
 			return nil, fmt.Errorf("%s: tensor %s: %w", f.Shards[r.shard].Path, r.tensorName, err)
+		}
+		if !direct[r.shard] { // a second copy in the page cache would count against the budget
+			_ = host.DropCached(files[r.shard], r.off, want) // advice only
 		}
 	}
 	for _, t := range ts {

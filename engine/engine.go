@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
 	"terrace/chat"
@@ -33,8 +32,10 @@ type Engine struct {
 	shapes  []expertShape
 	table   [][]tiers.Desc // where each expert lies, by layer
 	budget  Budget
-	heat    *heat  // nil when it is off
-	store   string // the store that was taken
+	heat    *heat       // nil when it is off
+	watch   *host.Watch // until the governor has it
+	gov     *governor   // nil only while the engine opens
+	store   string      // the store that was taken
 	load    time.Duration
 	told    tiers.Stats // counters when the last request's statistics were made
 	log     *slog.Logger
@@ -51,7 +52,7 @@ func Open(o Options) (opened *Engine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{opt: o, file: f, log: o.Log}
+	e := &Engine{opt: o, file: f, log: o.Log, watch: host.NewWatch(o.machine)}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
@@ -72,6 +73,7 @@ func Open(o Options) (opened *Engine, err error) {
 	if err := e.openTiers(); err != nil {
 		return nil, err
 	}
+	e.govern()
 	// From here on a learned model's hottest experts are on their way, while the processor is busy with its vocabulary.
 	if e.tok, err = tokenizer.New(f.Metadata); err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Path, err)
@@ -89,8 +91,6 @@ func Open(o Options) (opened *Engine, err error) {
 	if err := e.model.Bind(e.backend, func(name string) []byte { return e.dense.views[name] }); err != nil {
 		return nil, err
 	}
-	// Collecting early keeps the heap inside what the budget set aside for it; weights and slots are not in it.
-	debug.SetMemoryLimit(e.budget.Runtime + e.budget.Work)
 	e.load = time.Since(start)
 	e.log.Info("model loaded", "arch", e.model.Config().Arch, "dense", e.dense.bytes, "dense_in", e.opt.Dense, "arena", e.budget.Arena, "slots", e.budget.Slots,
 		"experts", e.budget.Experts, "store", e.store, "threads", o.Threads, "ms", e.load.Milliseconds())
@@ -125,30 +125,67 @@ func (e *Engine) plan() error {
 	for _, l := range e.table {
 		b.Experts += len(l)
 	}
-	var least int64
+	b.Runtime += pageTables(b.Dense + b.KV)
+	slots := func(n int) int64 { return tiers.ArenaBytes(e.table, n) }
 	if b.Experts > 0 {
-		n := int64(b.Experts)
-		b.Slot = (tiers.ArenaBytes(e.table, b.Experts) + n - 1) / n // the mean of their sizes
-		least = tiers.MinBytes(e.table, tiers.Need{TopK: c.TopK, Lookahead: o.Lookahead, Guesses: c.TopK})
-		b.Min = max(minSlots(c.TopK, o.Lookahead, b.Experts), int(min((least+b.Slot-1)/b.Slot, n)))
+		b.ArenaMin = tiers.MinBytes(e.table, tiers.Need{TopK: c.TopK, Lookahead: o.Lookahead, Guesses: c.TopK})
+		b.ArenaMost = slots(b.Experts)
+	}
+	var s host.MemorySample
+	if err := e.watch.Read(&s); err != nil && !(b.RAM > 0 || o.ExpertRAM.isSet()) {
+		return fmt.Errorf("the memory limit of the control group, give --ram: %w", err)
+	} else if err != nil {
+		e.log.Warn("the memory limit of the control group cannot be read", "error", err)
 	}
 	if b.RAM == 0 {
 		var err error
-		if b.RAM, err = machineRAM(); err != nil && !o.ExpertRAM.isSet() {
+		if b.RAM, err = autoRAM(&s); err != nil && !o.ExpertRAM.isSet() {
 			return err
 		}
 	}
-	if err := b.decide(o.ExpertRAM); err != nil {
+	if err := b.decide(o.ExpertRAM, slots); err != nil {
+		return fmt.Errorf("%s: %w", o.Path, err)
+	}
+	if o.RAM == 0 && o.ExpertRAM.isSet() { // the arena was given and fits the machine: the promise is what it makes
+		b.RAM = b.fixed() + mapped(b.Arena)
+	}
+	if err := b.fit(&s, o.ExpertRAM); err != nil {
 		return fmt.Errorf("%s: %w", o.Path, err)
 	}
 	if b.Experts > 0 {
-		b.Arena = max(tiers.ArenaBytes(e.table, b.Slots), least) // Slots times the mean, to the byte
+		b.Arena = max(b.arenaIn(b.Now), b.ArenaMin)
+		b.Slots = int(float64(b.Arena)/float64(slots(b.Experts))*float64(b.Experts) + 1e-6) // sizes differ: about so many
 	}
-	if o.RAM == 0 && o.ExpertRAM.isSet() { // the arena was given and fits the machine: the promise is what it makes
-		b.RAM = b.fixed() + b.Arena
+	if b.Now < b.RAM {
+		e.log.Warn("the RAM budget is more than the machine offers; the expert arena starts smaller and grows when it can", "budget", b.RAM, "now", b.Now, "limit", s.Limit, "available", s.Available)
 	}
 	e.budget = b
 	return nil
+}
+
+// govern puts the arena under a governor. It looks at the machine by itself unless the arena was fixed.
+func (e *Engine) govern() {
+	var a resizer = noArena{}
+	if e.cache != nil {
+		a = e.cache
+	}
+	e.gov = newGovernor(a, e.budget, e.watch, e.log)
+	e.watch = nil
+	if e.cache != nil && !e.opt.ExpertRAM.isSet() {
+		e.gov.start()
+	}
+}
+
+// SetRAM changes the RAM budget while the engine is in use: the arena gives memory back or takes more, nothing that is lent
+// is touched, and no result changes. The machine may offer less than the budget; then that is used. It refuses less than
+// the smallest working set.
+func (e *Engine) SetRAM(bytes int64) error { return e.gov.set(bytes) }
+
+// Over is how many bytes the arena still holds beyond its size after it shrank: what is lent or being read goes when it
+// comes back.
+func (e *Engine) Over() int64 {
+	target, live := e.gov.arena.Arena()
+	return max(0, live-target)
 }
 
 // layOut fills the table of where each expert's matrices lie, and their types and shapes by layer.
@@ -240,8 +277,11 @@ func (e *Engine) Tokenizer() *tokenizer.Tokenizer { return e.tok }
 // Template is the model's chat template, or the ChatML fallback.
 func (e *Engine) Template() *chat.Template { return e.tmpl }
 
-// Budget is where the memory goes.
-func (e *Engine) Budget() Budget { return e.budget }
+// Budget is where the memory goes now.
+func (e *Engine) Budget() Budget {
+	_, b := e.gov.snapshot()
+	return b
+}
 
 // Options are the completed options.
 func (e *Engine) Options() Options { return e.opt }
@@ -252,6 +292,14 @@ func (e *Engine) Close() error {
 	if e.heat != nil {
 		e.heat.close()
 		e.heat = nil
+	}
+	if e.watch != nil {
+		e.watch.Close()
+		e.watch = nil
+	}
+	if e.gov != nil {
+		e.gov.close()
+		e.gov = nil
 	}
 	if e.cache != nil {
 		errs = append(errs, e.cache.Close()) // closes its store

@@ -7,6 +7,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 
 	"terrace/compute"
@@ -54,7 +55,8 @@ type Options struct {
 	SumsDir string
 	Log     *slog.Logger // nil: silent
 
-	auto bool // the depth may change while it runs
+	auto    bool  // the depth may change while it runs
+	machine fs.FS // where the system's files are read, in tests; nil: this machine's
 }
 
 // LookaheadAuto leaves the depth to the engine.

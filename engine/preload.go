@@ -7,8 +7,8 @@ import (
 
 // Preload reads every expert, so that nothing is read later. It refuses an arena that cannot hold them all.
 func (e *Engine) Preload(ctx context.Context) error {
-	if e.budget.Slots < e.budget.Experts {
-		return fmt.Errorf("%d experts cannot all stay in %d slots: %w", e.budget.Experts, e.budget.Slots, ErrDoesNotFit)
+	if b := e.Budget(); b.Slots < b.Experts {
+		return fmt.Errorf("%d experts cannot all stay in %d slots: %w", b.Experts, b.Slots, ErrDoesNotFit)
 	}
 	var ids []int32
 	for layer, experts := range e.model.Experts() {

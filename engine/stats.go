@@ -72,6 +72,8 @@ type Stats struct {
 	BoundTerms         BoundTerms `json:"bound_terms"`
 	LogitsSHA256       string     `json:"logits_sha256,omitempty"`
 
+	Governor // of the whole process so far
+
 	decodeCold int64   // experts that decode steps needed and that were not resident
 	decodeRate float64 // bytes read per second while the disk was busy, decode steps only if they read anything
 }
@@ -176,13 +178,14 @@ func (m *Meter) end() Stats {
 	c := e.model.Config()
 	name, _ := e.file.Metadata.StringOr("general.name", "")
 	rss, _ := host.RSS() // zeros where the system does not tell
+	gov, plan := e.gov.snapshot()
 	st := Stats{
 		Model: name, Arch: c.Arch, Quant: e.quantLabel(), Backend: e.backend.Name(), NCtx: e.opt.Context, Parallel: 1,
 		KVType: e.opt.KeyType.String() + "/" + e.opt.ValType.String(), Threads: e.opt.Threads, Exact: e.opt.Exact,
 		PromptTokens: m.prompts, PredictedTokens: m.predicted, PromptMS: ms(m.prompt.Sub(m.start)), PredictedMS: ms(end.Sub(m.prompt)),
-		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: e.budget.RAM, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
-		Dense: e.opt.Dense, DenseBytes: e.budget.Dense, KVBytes: e.budget.KV, WorkBytes: e.budget.Work, RuntimeBytes: e.budget.Runtime, ExpertBytes: e.budget.Arena, ExpertSlots: e.budget.Slots, ExpertsTotal: e.budget.Experts,
-		Store: e.store,
+		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: plan.RAM, Governor: gov, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
+		Dense: e.opt.Dense, DenseBytes: plan.Dense, KVBytes: plan.KV, WorkBytes: plan.Work, RuntimeBytes: plan.Runtime + pageTables(plan.Arena),
+		ExpertBytes: plan.Arena, ExpertSlots: plan.Slots, ExpertsTotal: plan.Experts, Store: e.store,
 	}
 	if st.Dense == "mmap" {
 		st.DenseBytes = e.dense.bytes

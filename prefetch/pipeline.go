@@ -141,6 +141,9 @@ func New(o Options) (*Pipeline, error) {
 		if o.Auto {
 			o.Guesses = min(o.Experts, o.TopK+o.TopK/2)
 		}
+		if o.Cap != 0 {
+			o.Guesses = min(o.Guesses, o.Cap)
+		}
 	}
 	if o.Guesses < 1 || o.Guesses > o.Experts {
 		return nil, fmt.Errorf("prefetch: %d guesses a layer, outside 1..%d, the experts of a layer", o.Guesses, o.Experts)
@@ -159,6 +162,11 @@ func New(o Options) (*Pipeline, error) {
 	p.margin, p.odds = make([]float32, len(p.ids)), make([]float32, len(p.ids))
 	if o.Auto && o.Depth > 0 {
 		p.ctl = newControl(o.Depth)
+	}
+	for i := range p.ring {
+		for k := range p.ring[i] {
+			p.ring[i][k].cold, p.ring[i][k].margins = make([]int32, 0, o.Guesses), make([]float32, 0, o.Guesses)
+		}
 	}
 	for l := range p.layers {
 		p.layers[l].flags = make([]uint8, o.Experts)

@@ -12,7 +12,8 @@ import (
 
 // NewMmap makes the store that copies from mappings of the files. It costs many times the processor time of direct reads
 // and falls behind when memory is short, because the page cache then drops pages before they are copied; it is for file
-// systems without direct reads and for comparison. A file that shrinks under the mapping gives an error, not a signal.
+// systems without direct reads and for comparison. What was copied is dropped from mapping and page cache: both count as the
+// process's memory, and would grow to the size of the file. A file that shrinks under the mapping gives an error, not a signal.
 func NewMmap(paths []string, o StoreOptions) (Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -58,10 +59,24 @@ func (m *mapped) read(r *Read, piece int) (n int, err error) {
 		}
 		return 0, m.fs.fail(r, piece, 0, err)
 	}
+	m.drop(f, p)
 	if err := m.there(f, r, piece); err != nil {
 		return 0, err
 	}
 	return s.length, nil
+}
+
+// drop gives back the pages of a piece. Those at its ends may belong to a neighbour that is being copied, which reads them
+// again then.
+func (m *mapped) drop(f *file, p *Piece) {
+	if p.Length == 0 {
+		return
+	}
+	page := int64(host.PageSize())
+	from := p.Offset / page * page
+	to := min((p.Offset+p.Length+page-1)/page*page, int64(len(m.maps[p.Shard])))
+	_ = host.DropMapped(m.maps[p.Shard][from:to]) // advice only, both: memory is held longer without it
+	_ = host.DropCached(f.File, p.Offset, p.Length)
 }
 
 // there checks that the file still reaches to the end of the piece.

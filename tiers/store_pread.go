@@ -83,6 +83,11 @@ func NewPread(paths []string, o StoreOptions) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	for i := range fs {
+		if !fs[i].direct {
+			_ = host.NoReadAhead(fs[i].File) // advice only; what is read ahead would stay in the page cache
+		}
+	}
 	name := modeName("pread", fs.direct())
 	if o.note != "" {
 		name += ", " + o.note
@@ -97,6 +102,9 @@ func NewPread(paths []string, o StoreOptions) (Store, error) {
 			from, b, want = from+int64(s.skip), b[s.skip:want], s.length
 		}
 		n, err := o.readAt(f.File, b, from)
+		if !f.direct { // the page cache counts as the process's memory
+			_ = host.DropCached(f.File, from, int64(len(b))) // advice only
+		}
 		if n >= want { // what comes after, the end of the file included, is of no interest
 			return n, nil
 		}

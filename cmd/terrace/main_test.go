@@ -177,6 +177,9 @@ func TestBadInput(t *testing.T) {
 		{"cache, too small", "", []string{"bench", "cache", "--trace", "../../testdata/tiny-moe/routing.jsonl.gz", "--limit", "9", "--residency", "1"}, 1, []string{"256 experts is 2", "4"}},
 		{"cache, curve of a short trace", "", []string{"bench", "cache", "--trace", "../../testdata/tiny-moe/routing.jsonl.gz", "--limit", "9", "--curve", filepath.Join(t.TempDir(), "c")}, 1, []string{"9 tokens", "256"}},
 		{"no trace", "", []string{"bench", "predictor", "-m", llama}, 2, []string{"trace"}},
+		{"no changes", "", []string{"bench", "memory", "-m", llama, "--changes", "0"}, 2, []string{"--changes is 0"}},
+		{"budget changes of a fixed arena", "", []string{"bench", "memory", "-m", tinyMoE, "--expert-ram", "min"}, 2, []string{"fixed expert arena"}},
+		{"budget below the smallest", "", []string{"run", "-m", tinyMoE, "--ram", "40M", "Hi"}, 3, []string{"41943040"}},
 	} {
 		code, out, errs := terrace(c.stdin, c.args...)
 		if code != c.code {
@@ -283,6 +286,25 @@ func TestParseSize(t *testing.T) {
 	for _, in := range []string{"", "k", "-1", "1x", "1e9", "9999999999T", "1..2M"} {
 		if got, err := parseSize(in); err == nil {
 			t.Errorf("parseSize(%q) = %d, want an error", in, got)
+		}
+	}
+}
+
+func TestBenchMemory(t *testing.T) {
+	for _, args := range [][]string{{}, {"--json"}} {
+		code, out, errs := terrace("", append([]string{"bench", "memory", "-m", tinyMoE, "--ram", "200M", "--changes", "10", "--prompt", "8", "--decode", "8"}, args...)...)
+		if code != exitOK || errs != "" {
+			t.Fatalf("exit %d: %s", code, errs)
+		}
+		if len(args) == 0 {
+			if !strings.Contains(out, "changed 10 times") {
+				t.Errorf("output %s", out)
+			}
+			continue
+		}
+		var r bench.MemoryReport
+		if err := json.Unmarshal([]byte(out), &r); err != nil || !r.Same || r.Changes != 10 {
+			t.Errorf("%v in %s", err, out)
 		}
 	}
 }

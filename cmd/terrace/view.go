@@ -56,6 +56,17 @@ func spare(st *engine.Stats) string {
 	return " + unused " + bytesText(n)
 }
 
+// held says what memory pressure did to the budget.
+func held(st *engine.Stats) string {
+	switch {
+	case st.BudgetNow < st.RAMBudget:
+		return fmt.Sprintf("; held down to %s for now (%s; %d shrinks, %d grows)", bytesText(st.BudgetNow), st.Reason, st.Shrinks, st.Grows)
+	case st.Shrinks > 0:
+		return fmt.Sprintf("; %d shrinks, %d grows on the way", st.Shrinks, st.Grows)
+	}
+	return ""
+}
+
 // statsText prints a request's statistics for people.
 func statsText(w io.Writer, st *engine.Stats) error {
 	var b strings.Builder
@@ -72,8 +83,8 @@ func statsText(w io.Writer, st *engine.Stats) error {
 	if st.Dense == "mmap" {
 		dense = "dense weights (" + bytesText(st.DenseBytes) + ") in the page cache"
 	}
-	p("memory    budget %s = %s + context %s + work space %s + run time %s + expert arena %s%s; peak so far %s", bytesText(st.RAMBudget),
-		dense, bytesText(st.KVBytes), bytesText(st.WorkBytes), bytesText(st.RuntimeBytes), bytesText(st.ExpertBytes), spare(st), bytesText(st.PeakRSS))
+	p("memory    budget %s = %s + context %s + work space %s + run time %s + expert arena %s%s; peak so far %s%s", bytesText(st.RAMBudget),
+		dense, bytesText(st.KVBytes), bytesText(st.WorkBytes), bytesText(st.RuntimeBytes), bytesText(st.ExpertBytes), spare(st), bytesText(st.PeakRSS), held(st))
 	if st.ExpertsTotal > 0 {
 		p("experts   %d of %d have a slot in RAM (%s)", st.ExpertSlots, st.ExpertsTotal, share(int64(st.ExpertSlots), int64(st.ExpertsTotal)))
 		p("tiers     %d experts needed: %s were in RAM, %s on their way, %s had to be asked for", st.Touches,
