@@ -14,6 +14,6 @@ func (o over) State(layer int, expert int32) tiers.State { return o.Contains(lay
 func (o over) Withdraw(layer int, expert int32) { o.Cache.Withdraw(layer, expert) }
 
 func (o over) Flow() Flow {
-	s := o.Stats()
-	return Flow{Pending: o.Pending(), Demanded: s.DemandBytes, Read: s.DemandBytes + s.GuessBytes, Busy: s.DiskBusy, ExpertBytes: o.MeanBytes()}
+	s := o.Disk()
+	return Flow{Pending: o.Pending(), Demanded: s.DemandBytes, Read: s.DemandBytes + s.GuessBytes, Busy: s.Busy, ExpertBytes: o.MeanBytes()}
 }

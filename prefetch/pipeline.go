@@ -142,7 +142,7 @@ func New(o Options) (*Pipeline, error) {
 			o.Guesses = min(o.Experts, o.TopK+o.TopK/2)
 		}
 		if o.Cap != 0 {
-			o.Guesses = min(o.Guesses, o.Cap)
+			o.Guesses = min(o.Guesses, max(o.Cap, o.TopK))
 		}
 	}
 	if o.Guesses < 1 || o.Guesses > o.Experts {

@@ -283,6 +283,9 @@ func (c *Cache) Contains(layer, expert int) State {
 	return c.v.state(layer, expert)
 }
 
+// Disk is what the store counted.
+func (c *Cache) Disk() StoreStats { return c.store.Stats() }
+
 // MeanBytes is the size of a mean expert.
 func (c *Cache) MeanBytes() int64 { return c.mean }
 
