@@ -3788,9 +3788,13 @@ block:
 	MOVQ            (SP), R12
 	ADDQ            BX, R12
 	PREFETCHT0      (R12)
+	PREFETCHT0      64(R12)
 	PREFETCHT0      (R12)(AX*1)
+	PREFETCHT0      64(R12)(AX*1)
 	PREFETCHT0      (R12)(AX*2)
+	PREFETCHT0      64(R12)(AX*2)
 	PREFETCHT0      (R12)(SI*1)
+	PREFETCHT0      64(R12)(SI*1)
 	LEAQ            66(BX), R12
 	CMPQ            R11, $0x01
 	CMOVQEQ         BX, R12
@@ -4140,9 +4144,13 @@ block:
 	MOVQ           (SP), R12
 	ADDQ           BX, R12
 	PREFETCHT0     (R12)
+	PREFETCHT0     64(R12)
 	PREFETCHT0     (R12)(AX*1)
+	PREFETCHT0     64(R12)(AX*1)
 	PREFETCHT0     (R12)(AX*2)
+	PREFETCHT0     64(R12)(AX*2)
 	PREFETCHT0     (R12)(SI*1)
+	PREFETCHT0     64(R12)(SI*1)
 	LEAQ           74(BX), R12
 	CMPQ           R11, $0x01
 	CMOVQEQ        BX, R12
@@ -4554,9 +4562,13 @@ block:
 	MOVQ           (SP), R12
 	ADDQ           BX, R12
 	PREFETCHT0     (R12)
+	PREFETCHT0     64(R12)
 	PREFETCHT0     (R12)(AX*1)
+	PREFETCHT0     64(R12)(AX*1)
 	PREFETCHT0     (R12)(AX*2)
+	PREFETCHT0     64(R12)(AX*2)
 	PREFETCHT0     (R12)(SI*1)
+	PREFETCHT0     64(R12)(SI*1)
 	LEAQ           82(BX), R12
 	CMPQ           R11, $0x01
 	CMOVQEQ        BX, R12
@@ -5039,9 +5051,13 @@ block:
 	MOVQ            (SP), R12
 	ADDQ            BX, R12
 	PREFETCHT0      (R12)
+	PREFETCHT0      64(R12)
 	PREFETCHT0      (R12)(AX*1)
+	PREFETCHT0      64(R12)(AX*1)
 	PREFETCHT0      (R12)(AX*2)
+	PREFETCHT0      64(R12)(AX*2)
 	PREFETCHT0      (R12)(SI*1)
+	PREFETCHT0      64(R12)(SI*1)
 	LEAQ            98(BX), R12
 	CMPQ            R11, $0x01
 	CMOVQEQ         BX, R12
@@ -5416,9 +5432,13 @@ block:
 	MOVQ            (SP), R12
 	ADDQ            BX, R12
 	PREFETCHT0      (R12)
+	PREFETCHT0      64(R12)
 	PREFETCHT0      (R12)(AX*1)
+	PREFETCHT0      64(R12)(AX*1)
 	PREFETCHT0      (R12)(AX*2)
+	PREFETCHT0      64(R12)(AX*2)
 	PREFETCHT0      (R12)(SI*1)
+	PREFETCHT0      64(R12)(SI*1)
 	LEAQ            110(BX), R12
 	CMPQ            R11, $0x01
 	CMOVQEQ         BX, R12
@@ -5827,7 +5847,7 @@ DATA k_nibble_right<>+56(SB)/8, $0x0000001b00000017
 GLOBL k_nibble_right<>(SB), RODATA|NOPTR, $64
 
 // func iq1sRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, CMOV, F16C, GFNI
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, CMOV, F16C, GFNI, MMX+
 TEXT ·iq1sRowsAVX512(SB), $8-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
@@ -5887,6 +5907,10 @@ next:
 block:
 	MOVQ            (SP), R12
 	ADDQ            BX, R12
+	PREFETCHT0      (R12)
+	PREFETCHT0      (R12)(AX*1)
+	PREFETCHT0      (R12)(AX*2)
+	PREFETCHT0      (R12)(SI*1)
 	LEAQ            50(BX), R12
 	CMPQ            R11, $0x01
 	CMOVQEQ         BX, R12
@@ -6404,7 +6428,7 @@ DATA k_scale_e<>+56(SB)/8, $0x0000000e0000000e
 GLOBL k_scale_e<>(SB), RODATA|NOPTR, $64
 
 // func iq1mRowsAVX512(dst *float32, ld int, w *byte, stride int, q *int8, d *float32, sums *int16, nb int, count int)
-// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, BMI2, CMOV, F16C, GFNI
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, AVX512VL, AVX512VNNI, BMI2, CMOV, F16C, GFNI, MMX+
 TEXT ·iq1mRowsAVX512(SB), $8-72
 	MOVQ      stride+24(FP), AX
 	MOVQ      w+16(FP), CX
@@ -6470,6 +6494,10 @@ next:
 block:
 	MOVQ           (SP), R12
 	ADDQ           BX, R12
+	PREFETCHT0     (R12)
+	PREFETCHT0     (R12)(AX*1)
+	PREFETCHT0     (R12)(AX*2)
+	PREFETCHT0     (R12)(SI*1)
 	LEAQ           56(BX), R12
 	CMPQ           R11, $0x01
 	CMOVQEQ        BX, R12

@@ -202,7 +202,7 @@ func (v isa) gridRows(g *gridWide) {
 		ahead := lanes{base: GP64(), s1: k.w.s1, s3: k.w.s3, mul: 1}
 		MOVQ(dist, ahead.base)
 		ADDQ(k.w.base, ahead.base)
-		fetch(ahead, g.size&^63)
+		fetch(ahead, g.size)
 		next := lanes{base: ahead.base, s1: k.w.s1, s3: k.w.s3, mul: 1}
 		LEAQ(k.w.at(0, g.size), next.base)
 		CMPQ(n, Imm(1))
