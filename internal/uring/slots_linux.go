@@ -80,7 +80,7 @@ func (r *Ring) Attach(slot int, mem []byte) {
 		m.place = int32(s.places)
 		s.places++
 	default:
-		s.refuse(fmt.Errorf("more than %d slots: the kernel's table ends there", Slots))
+		s.refuse(fmt.Errorf("more than %d slots", Slots))
 	}
 }
 
