@@ -161,23 +161,25 @@ func SlotBytes(experts [][]Desc) int {
 // can shrink and grow, and trade slots of one size for slots of another, while it runs.
 //
 // Huge pages: direct reads into memory that is not registered pin its pages one by one, and with huge pages a read of
-// 0.9 MB pieces costs 0.07-0.13 processor seconds per GB instead of 0.2-0.3 and runs up to three times as fast. But a huge
-// page that two slots share takes memory for both and comes back only with the second. So a slot of a huge page or more
-// is placed such that whole huge pages lie inside it, and its rest is on small ones:
+// 0.9 MB pieces costs 0.07-0.13 processor seconds per GB instead of 0.2-0.3 and runs up to three times as fast; and weights
+// on small pages cost a walk of the page table for every 4 KiB that decode reads. But a huge page that two slots share
+// takes memory for both and comes back only with the second. So the slots of a class that are in use from the start lie
+// side by side on huge pages throughout, and where one of them leaves, the huge pages it shares become small for good. A
+// slot that comes into use later and is as large as a huge page is placed such that whole ones lie inside it, its rest on
+// small ones:
 //
 //	      | huge page | huge page | huge page | huge page |
 //	[rest |       slot 0          |        slot 1    | rest]
 //
-// Two slots lie back to back, which halves the number of mappings that the system keeps. Smaller slots lie side by side;
-// there those that are in use from the start share huge pages, and where one of them leaves, its pages become small.
+// Two such slots lie back to back, which halves the number of mappings that the system keeps.
 type Arena struct {
 	space *host.Space
 	slots [][]byte
-	small []smallRun
+	runs  []run
 }
 
-// smallRun is the memory of a class of small slots.
-type smallRun struct {
+// run is the memory of a class's slots that lie side by side.
+type run struct {
 	first, last int32 // its slots
 	huge        []byte
 	split       []bool // huge pages of huge that were made small
@@ -208,11 +210,11 @@ func NewArena(slots, slotBytes int) (*Arena, error) {
 // numbers first.
 func newArena(z *slotSizes, live []int32) (*Arena, error) {
 	total := int64(huge)
-	for _, k := range z.classes {
+	for c, k := range z.classes {
 		if k.bytes > math.MaxInt64/4/int64(z.slots) || k.bytes > math.MaxInt/4/int64(z.slots) {
 			return nil, fmt.Errorf("expert arena: %d slots of up to %d bytes are more than this machine can address", z.slots, k.bytes)
 		}
-		total += addresses(k)
+		total += sideBytes(k, live[c]) + pairsBytes(k, live[c])
 	}
 	space, err := host.Reserve(int(total))
 	if err != nil {
@@ -224,23 +226,20 @@ func newArena(z *slotSizes, live []int32) (*Arena, error) {
 	mappings := 0
 	for c, k := range z.classes {
 		size := int(k.bytes)
-		if size < huge {
-			run := smallRun{first: k.first, last: k.first + k.count - 1}
-			for i := range int(k.count) {
+		if n := runSlots(k, live[c]); n > 0 {
+			for i := range n {
 				a.slots[int(k.first)+i] = space.Mem[at+i*size : at+(i+1)*size : at+(i+1)*size]
 			}
-			run.huge = space.Mem[at : at+int(live[c])*size/huge*huge]
-			run.split = make([]bool, len(run.huge)/huge)
-			if len(run.huge) > 0 {
-				_ = host.AdviseHuge(run.huge)
+			dense := space.Mem[at : at+int(live[c])*size/huge*huge]
+			if len(dense) > 0 {
+				_ = host.AdviseHuge(dense)
+				a.runs = append(a.runs, run{first: k.first, last: k.first + int32(n) - 1, huge: dense, split: make([]bool, len(dense)/huge)})
 			}
-			a.small = append(a.small, run)
-			at += int(addresses(k))
-			continue
+			at += int(sideBytes(k, live[c]))
 		}
 		rest := size % huge
 		whole := size - rest
-		for i := 0; i < int(k.count); i += 2 {
+		for i := runSlots(k, live[c]); i < int(k.count); i += 2 {
 			middle := at + huge + whole
 			if rest == 0 {
 				middle = at + whole
@@ -269,12 +268,23 @@ func pairBytes(k sizeClass) int64 {
 	return 2*whole + 2*huge
 }
 
-// addresses is how many a class takes.
-func addresses(k sizeClass) int64 {
+// runSlots is how many slots of a class lie side by side: those in use from the start, and all where none can hold a huge
+// page of its own.
+func runSlots(k sizeClass, live int32) int {
 	if k.bytes < huge {
-		return (k.bytes*int64(k.count) + huge - 1) / huge * huge
+		return int(k.count)
 	}
-	return pairBytes(k) * int64((k.count+1)/2)
+	return int(live)
+}
+
+// sideBytes is the addresses of the slots that lie side by side.
+func sideBytes(k sizeClass, live int32) int64 {
+	return (k.bytes*int64(runSlots(k, live)) + huge - 1) / huge * huge
+}
+
+// pairsBytes is the addresses of the others.
+func pairsBytes(k sizeClass, live int32) int64 {
+	return pairBytes(k) * int64((int(k.count)-runSlots(k, live)+1)/2)
 }
 
 // Slot is the memory of slot i.
@@ -285,16 +295,15 @@ func (a *Arena) commit(i int32) error { return a.space.Commit(a.slots[i]) }
 
 // release gives a slot's memory back to the system.
 func (a *Arena) release(i int32) error {
-	for r := range a.small {
-		run := &a.small[r]
-		if i < run.first || i > run.last || len(run.huge) == 0 {
+	for r := range a.runs {
+		run := &a.runs[r]
+		if i < run.first || i > run.last {
 			continue
 		}
 		size := len(a.slots[i])
-		from := int(i-run.first) * size / huge
-		to := (int(i-run.first)*size + size - 1) / huge
-		for h := from; h <= to && h < len(run.split); h++ {
-			if !run.split[h] {
+		begin := int(i-run.first) * size
+		for h := begin / huge; h*huge < begin+size && h < len(run.split); h++ {
+			if shared := h*huge < begin || (h+1)*huge > begin+size; shared && !run.split[h] {
 				run.split[h] = true
 				_ = host.SplitHuge(run.huge[h*huge : (h+1)*huge])
 			}
