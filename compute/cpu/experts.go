@@ -149,7 +149,7 @@ func (t *expertTask) pieceRows(out int) int {
 	if t.e.pool.threads == 1 {
 		return min(out, 256)
 	}
-	return min(out, 128, max(16, cuts(out*t.n, 8*t.e.pool.threads*16)*16))
+	return min(out, 128, max(16, cuts(out*t.n, 32*t.e.pool.threads*16)*16))
 }
 
 func (t *expertTask) do(worker, item int) {

@@ -24,19 +24,29 @@ type sleeper struct {
 	_      [112]byte
 }
 
+// share is the items of a region that lie before one worker and are not taken: first<<32 | end, on cache lines of its own.
+type share struct {
+	v atomic.Uint64
+	_ [120]byte
+}
+
 // pool runs regions on the caller's goroutine and threads-1 workers that live as long as the pool.
 //
-// One word, left, both announces a region and hands out its items: who lowers it by one owns an item. An owned item keeps
-// the region open until done counts it, so whoever owns one may read task and items, and a worker that was preempted
-// before it took anything delays nobody. A worker that slept through a region never learns of it and need not.
+// Each worker gets a run of items that follow one another and takes them from the front, because items are mostly rows of
+// weights in memory: a core that reads on where it stopped gets them a quarter faster than one that begins anew at each
+// item. Who has none left takes from the end of the longest run, one at a time, so a worker that was preempted delays
+// nobody for longer than the item it is at.
+//
+// A run's word both announces a region and hands out its items: who changes it owns an item. An owned item keeps the
+// region open until done counts it, so whoever owns one may read task and items, and a worker that slept through a region
+// never learns of it and need not. A word that was read in one region and is found equal in a later one names an item of
+// the later one.
 type pool struct {
-	_     [64]byte
-	left  atomic.Int64 // items not yet taken
-	_     [120]byte
-	done  atomic.Int64 // items finished
-	_     [120]byte
-	task  task
-	items int64
+	shares []share
+	_      [64]byte
+	done   atomic.Int64 // items finished
+	_      [120]byte
+	task   task
 
 	threads  int
 	sleepers []sleeper // one a worker; worker w > 0 has sleepers[w-1]
@@ -49,7 +59,7 @@ type pool struct {
 
 // newPool starts threads-1 workers.
 func newPool(threads int) *pool {
-	p := &pool{threads: threads, sleepers: make([]sleeper, threads-1)}
+	p := &pool{threads: threads, shares: make([]share, threads), sleepers: make([]sleeper, threads-1)}
 	p.gone.Add(threads - 1)
 	for i := range p.sleepers {
 		p.sleepers[i].wake = make(chan struct{}, 1)
@@ -72,9 +82,13 @@ func (p *pool) run(t task, items int) {
 	if p.stop.Load() {
 		panic("cpu: operation on a closed backend")
 	}
-	p.task, p.items = t, int64(items)
+	p.task = t
 	p.done.Store(0)
-	p.left.Store(int64(items)) // publishes task and items
+	for w, from := 0, 0; w < p.threads; w++ { // publishes task
+		end := (items*(w+1) + p.threads - 1) / p.threads
+		p.shares[w].v.Store(uint64(from)<<32 | uint64(end))
+		from = end
+	}
 	wake := items - 1
 	for i := range p.sleepers {
 		if wake == 0 {
@@ -105,16 +119,50 @@ func (p *pool) run(t task, items int) {
 
 // takeOne takes and does one item; false when none is left.
 func (p *pool) takeOne(worker int) bool {
+	own := &p.shares[worker].v
 	for {
-		n := p.left.Load()
-		if n <= 0 {
-			return false
+		v := own.Load()
+		first, end := uint32(v>>32), uint32(v)
+		if first >= end {
+			return p.steal(worker)
 		}
-		if p.left.CompareAndSwap(n, n-1) {
-			p.one(worker, int(p.items-n))
+		if own.CompareAndSwap(v, v+1<<32) {
+			p.one(worker, int(first))
 			return true
 		}
 	}
+}
+
+// steal does the last item of the longest run; false when none is left.
+func (p *pool) steal(worker int) bool {
+	for {
+		var from *atomic.Uint64
+		var v uint64
+		most := uint32(0)
+		for i := range p.shares {
+			w := p.shares[i].v.Load()
+			if first, end := uint32(w>>32), uint32(w); end > first && end-first > most {
+				from, v, most = &p.shares[i].v, w, end-first
+			}
+		}
+		if from == nil {
+			return false
+		}
+		if from.CompareAndSwap(v, v-1) {
+			p.one(worker, int(uint32(v))-1)
+			return true
+		}
+	}
+}
+
+// any reports whether items are left.
+func (p *pool) any() bool {
+	for i := range p.shares {
+		if v := p.shares[i].v.Load(); uint32(v) > uint32(v>>32) {
+			return true
+		}
+	}
+	return false
 }
 
 // one does an item. A panic on a worker is kept for run's caller, so that it surfaces where the operation was asked for.
@@ -148,7 +196,7 @@ func (p *pool) work(w int) {
 		}
 		// Raise the flag first and look again after it: either the caller sees the flag or this look sees the items.
 		s.asleep.Store(true)
-		if (p.left.Load() > 0 || p.stop.Load()) && s.asleep.CompareAndSwap(true, false) {
+		if (p.any() || p.stop.Load()) && s.asleep.CompareAndSwap(true, false) {
 			continue
 		}
 		<-s.wake
@@ -159,7 +207,7 @@ func (p *pool) work(w int) {
 func (p *pool) spin() bool {
 	begin := time.Now()
 	for n := 1; ; n++ {
-		if p.left.Load() > 0 || p.stop.Load() {
+		if p.any() || p.stop.Load() {
 			return true
 		}
 		if n%32 == 0 && time.Since(begin) > spinTime {
