@@ -52,6 +52,7 @@ type level struct {
 	siluMul   func(dst, gate, up []float32)
 	addScaled func(dst, x []float32, w float32)
 	attend    func(m *attention, s *Scratch)
+	addRows   func(out, p, v []float32)
 	readLoop  func(b []byte) uint64
 	sigMul    func(dst, gate, x []float32)
 	l2Norm    func(x []float32, eps float32)
@@ -73,6 +74,7 @@ var generic = level{
 	siluMul:   siluMulGeneric,
 	addScaled: addScaledGeneric,
 	attend:    attendGeneric,
+	addRows:   addRowsGeneric,
 	readLoop:  readLoopGeneric,
 	l2Norm:    l2NormGeneric,
 	sigMul:    sigmoidMulGeneric,

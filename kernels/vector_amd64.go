@@ -44,7 +44,7 @@ func bind(l *level, id Level, f32Rows, f32Cols floatKernel, attend *attendKernel
 		l.conv4, l.deltaStep = conv4VectorAVX512, deltaStepAVX512
 		l.siluMul, l.sigMul = siluMulWide, sigmoidMulWide
 	}
-	l.attend = attend.run
+	l.attend, l.addRows = attend.run, attend.addRows
 }
 
 // bindVector fills the vector levels; the generic one is complete.

@@ -42,6 +42,7 @@ func bindVector() {
 		siluMul:   siluMul,
 		addScaled: addScaled,
 		attend:    attendNEON.run,
+		addRows:   attendNEON.addRows,
 		readLoop:  readLoop,
 		l2Norm:    l2Norm,
 		deltaStep: deltaStep,

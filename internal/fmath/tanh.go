@@ -28,12 +28,3 @@ func Tanh(x float32) float32 {
 	}
 	return t
 }
-
-// Gelu returns x/2 * (1 + tanh(sqrt(2/pi) * x * (1 + 0.044715*x^2))), the tanh form of the Gaussian error linear unit, each
-// operation rounded by itself in this order: x*x, times 0.044715, plus 1; sqrt(2/pi)*x, times that; Tanh, plus 1; x/2
-// times that.
-func Gelu(x float32) float32 {
-	t := 1 + float32(0.044715*float32(x*x))
-	u := float32(float32(0.79788456080286535588*x) * t)
-	return float32(float32(0.5*x) * (1 + Tanh(u)))
-}
