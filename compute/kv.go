@@ -62,7 +62,7 @@ type KVShape struct {
 
 // Cells is the number of positions that layer l has memory for. A windowed layer may have fewer than Context: then position
 // p lies in cell p modulo Cells, which is a multiple of 64.
-func (s *KVShape) Cells(l int) int {
+func (s KVShape) Cells(l int) int {
 	w := s.Layers[l].Window
 	if w == 0 || w >= s.Context {
 		return s.Context
@@ -74,7 +74,7 @@ func (s *KVShape) Cells(l int) int {
 }
 
 // Sizes gives the bytes of the keys and of the values of layer l.
-func (s *KVShape) Sizes(l int) (k, v int64) {
+func (s KVShape) Sizes(l int) (k, v int64) {
 	x := &s.Layers[l]
 	n := int64(x.Heads) * int64(s.Cells(l))
 	k = n * int64(s.K.RowBytes(x.KeyDim))
@@ -85,7 +85,7 @@ func (s *KVShape) Sizes(l int) (k, v int64) {
 }
 
 // Bytes is the size of a cache of this shape.
-func (s *KVShape) Bytes() int64 {
+func (s KVShape) Bytes() int64 {
 	sum := int64(0)
 	for l := range s.Layers {
 		k, v := s.Sizes(l)
@@ -95,7 +95,7 @@ func (s *KVShape) Bytes() int64 {
 }
 
 // Check fails where a head is no whole number of blocks of the type it shall be stored as.
-func (s *KVShape) Check() error {
+func (s KVShape) Check() error {
 	for l := range s.Layers {
 		x := &s.Layers[l]
 		if b := s.K.Block(); x.KeyDim%b != 0 || x.Latent && x.ValDim%b != 0 {

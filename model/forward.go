@@ -255,11 +255,11 @@ func (m *Model) attention(st *State, i, keep int) error {
 		e.MatMul(w.q, l.q, w.h)
 		e.HeadNorm(w.q, l.qNorm, c.KeyDim, c.Eps)
 		at := (rows - keep) * m.rope.pairs
-		e.RoPE(w.q, c.KeyDim, c.Rope.Dim, w.cos[at:], w.sin[at:])
+		e.RoPE(w.q, c.KeyDim, 0, c.Rope.Dim, compute.Neox, w.cos[at:], w.sin[at:])
 	}
 	e.HeadNorm(w.k, l.kNorm, c.KeyDim, c.Eps)
-	e.RoPE(w.k, c.KeyDim, c.Rope.Dim, w.cos, w.sin)
-	e.Attention(w.att, w.q, w.k, w.v, st.kv, i, w.pos, c.AttnScale)
+	e.RoPE(w.k, c.KeyDim, 0, c.Rope.Dim, compute.Neox, w.cos, w.sin)
+	e.Attention(w.att, w.q, w.k, w.v, st.kv, compute.AttnSpec{Layer: i, Pos: w.pos, Scale: c.AttnScale})
 	if keep > 0 {
 		e.MatMul(w.proj, l.attnOut, w.att)
 		e.Add(w.x, w.proj)
@@ -274,7 +274,7 @@ func (m *Model) feedForward(i int) {
 	e.RMSNorm(w.h, w.x, l.ffnNorm, m.cfg.Eps)
 	e.MatMul(w.gate, l.gate, w.h)
 	e.MatMul(w.up, l.up, w.h)
-	e.SwiGLU(w.gate, w.gate, w.up)
+	e.Activate(w.gate, w.gate, w.up, compute.SiLU)
 	e.MatMul(w.proj, l.down, w.gate)
 	e.Add(w.x, w.proj)
 }

@@ -159,7 +159,11 @@ func (m *Model) Footprint() Footprint {
 
 // KVShape is the geometry of one sequence's cache of ctx positions; its Bytes with ctx 1 are the bytes of a token.
 func (m *Model) KVShape(ctx int, k, v compute.KVType) compute.KVShape {
-	return compute.KVShape{Layers: m.cfg.Layers, Heads: m.cfg.KVHeads, KeyDim: m.cfg.KeyDim, ValDim: m.cfg.ValDim, Context: ctx, K: k, V: v}
+	s := compute.KVShape{Layers: make([]compute.KVLayer, m.cfg.Layers), Context: ctx, Slack: m.maxRows, K: k, V: v}
+	for i := range s.Layers {
+		s.Layers[i] = compute.KVLayer{Heads: m.cfg.KVHeads, KeyDim: m.cfg.KeyDim, ValDim: m.cfg.ValDim}
+	}
+	return s
 }
 
 // Bind gives the model a backend and the bytes of its dense tensors; lookup answers Length bytes that stay valid and

@@ -12,7 +12,9 @@ type worker struct {
 	scratch kernels.Scratch
 	view    kernels.Act // a view of one row of another Act
 	sum     []float32   // one row of WeightedSum
-	_       [64]byte
+
+	attention kernels.Attention
+	_         [64]byte
 }
 
 // encoder implements compute.Encoder. Regions are values of it, filled in and run one at a time, so that nothing is
@@ -27,6 +29,7 @@ type encoder struct {
 	quant    quantTask
 	rows     rowTask
 	attend   attendTask
+	ones     []float32 // the weights of norms that have none
 }
 
 var _ compute.Encoder = (*encoder)(nil)
