@@ -57,6 +57,7 @@ type level struct {
 	sigMul    func(dst, gate, x []float32)
 	l2Norm    func(x []float32, eps float32)
 	deltaStep func(out, s, q, k, v []float32, decay, beta, scale float32)
+	scanStep  func(d, s, c, b []float32, decay float32)
 	conv4     func(out, x0, x1, x2, x3, w []float32, ld int)
 }
 
@@ -79,6 +80,7 @@ var generic = level{
 	l2Norm:    l2NormGeneric,
 	sigMul:    sigmoidMulGeneric,
 	deltaStep: deltaStepGeneric,
+	scanStep:  scanStepGeneric,
 	conv4:     conv4Generic,
 }
 
