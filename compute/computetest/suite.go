@@ -51,6 +51,7 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("Attention", s.attention)
 	t.Run("ExpertFFN", s.expertFFN)
 	t.Run("WeightedSum", s.weightedSum)
+	t.Run("Recurrent", s.recurrent)
 	t.Run("OnDone", s.onDone)
 	t.Run("Refuses", s.refuses)
 }

@@ -29,6 +29,8 @@ type encoder struct {
 	quant    quantTask
 	rows     rowTask
 	attend   attendTask
+	recur    recurTask
+	norm     normTask
 	ones     []float32 // the weights of norms that have none
 }
 
@@ -37,6 +39,7 @@ var _ compute.Encoder = (*encoder)(nil)
 func (e *encoder) init(b *Backend) {
 	e.b, e.pool = b, b.pool
 	e.workers = make([]worker, b.opts.Threads)
+	e.recur.row = make([][]float32, b.opts.Threads)
 	e.products.e, e.experts.e, e.rows.e, e.attend.e = e, e, e, e
 }
 
