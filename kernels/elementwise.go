@@ -123,10 +123,11 @@ func Activate(act compute.Act, dst, a, b []float32) {
 	}
 }
 
-// Softcap sets each element of x to limit*tanh(x/limit), as limit*(2*sigmoid(2*(x/limit))-1).
+// Softcap sets each element of x to limit*tanh(x/limit): times 1/limit, fmath's Tanh, times limit.
 func Softcap(x []float32, limit float32) {
+	inv := 1 / limit
 	for i, v := range x {
-		x[i] = float32(limit * (2*fmath.Sigmoid(2*(v/limit)) - 1))
+		x[i] = float32(limit * fmath.Tanh(float32(v*inv)))
 	}
 }
 

@@ -52,6 +52,7 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("ExpertFFN", s.expertFFN)
 	t.Run("WeightedSum", s.weightedSum)
 	t.Run("Recurrent", s.recurrent)
+	t.Run("Latent", s.latent)
 	t.Run("OnDone", s.onDone)
 	t.Run("Refuses", s.refuses)
 }

@@ -31,6 +31,7 @@ type encoder struct {
 	attend   attendTask
 	recur    recurTask
 	norm     normTask
+	headwise headTask
 	ones     []float32 // the weights of norms that have none
 }
 
@@ -41,6 +42,7 @@ func (e *encoder) init(b *Backend) {
 	e.workers = make([]worker, b.opts.Threads)
 	e.recur.row = make([][]float32, b.opts.Threads)
 	e.products.e, e.experts.e, e.rows.e, e.attend.e = e, e, e, e
+	e.headwise.e = e
 }
 
 // drain runs what waits for company. Every operation that does not join the queue begins with it.
