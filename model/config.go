@@ -30,18 +30,6 @@ type Config struct {
 	Tied bool // the output head is the embedding
 }
 
-// RopeConfig says how positions turn queries and keys.
-type RopeConfig struct {
-	Dim     int // leading elements of a head that are rotated
-	Base    float32
-	Scaling string // "none", "linear" or "yarn"
-	Factor  float64
-	// For yarn only.
-	OrigContext        int
-	AttnFactor         float64
-	BetaFast, BetaSlow float64
-}
-
 // Upper bounds of what a file may ask for: far above any model, low enough that products of two fit an int64.
 const (
 	maxLayers  = 4096
@@ -180,8 +168,9 @@ func (r *reader) checkNeutral() {
 	}
 }
 
-// readConfig reads and checks the configuration of f; Vocab and Tied are left to the tensors.
-func readConfig(f *gguf.File) (Config, error) {
+// readConfig reads and checks the configuration of f, rotation as the options want it; Vocab and Tied are left to the
+// tensors.
+func readConfig(f *gguf.File, rope *RopeOptions) (Config, error) {
 	r := &reader{f: f}
 	arch, err := f.Metadata.String("general.architecture")
 	if err != nil {
@@ -220,41 +209,7 @@ func readConfig(f *gguf.File) (Config, error) {
 	if c.Heads%c.KVHeads != 0 {
 		r.refuse("%d attention heads are no multiple of %d KV heads", c.Heads, c.KVHeads)
 	}
-	r.rope(&c)
+	r.rope(&c, c.KeyDim, rope)
 	r.checkNeutral()
 	return c, r.err
-}
-
-// rope reads the rotation.
-func (r *reader) rope(c *Config) {
-	p := &c.Rope
-	p.Dim = r.count("rope.dimension_count", c.KeyDim, maxWidth)
-	p.Base = float32(r.number("rope.freq_base", 10000))
-	if p.Dim%2 != 0 || p.Dim > c.KeyDim {
-		r.refuse("metadata key %q is %d, want an even number of at most %d, the head size", r.key("rope.dimension_count"), p.Dim, c.KeyDim)
-	}
-	p.Factor = r.number("rope.scaling.factor", 1)
-	kind := r.key("rope.scaling.type")
-	s, err := r.f.Metadata.StringOr(kind, "linear")
-	r.take(err)
-	switch {
-	case s == "none" || s == "linear" && p.Factor == 1:
-		p.Scaling, p.Factor = "none", 1
-	case s == "linear":
-		p.Scaling = s
-	case s == "yarn":
-		p.Scaling = s
-		p.OrigContext = r.count("rope.scaling.original_context_length", c.Context, maxContext)
-		p.AttnFactor = r.number("rope.scaling.attn_factor", 1)
-		p.BetaFast = r.number("rope.scaling.yarn_beta_fast", 32)
-		p.BetaSlow = r.number("rope.scaling.yarn_beta_slow", 1)
-		if p.Base == 1 {
-			r.refuse("metadata key %q is 1, and yarn needs another base", r.key("rope.freq_base"))
-		}
-		if k := r.key("rope.scaling.yarn_log_multiplier"); r.f.Metadata.Has(k) {
-			r.refuse("metadata key %q is set, and %s has no rule for it", k, r.arch)
-		}
-	default:
-		r.refuse("metadata key %q is %q, want none, linear or yarn", kind, s)
-	}
 }

@@ -29,7 +29,8 @@ const DefaultMaxRows = 512
 
 // Options configure a Model. The zero value is usable.
 type Options struct {
-	MaxRows int // the most tokens of one Forward; 0: DefaultMaxRows
+	MaxRows int         // the most tokens of one Forward; 0: DefaultMaxRows
+	Rope    RopeOptions // what takes the place of the file's rotation
 }
 
 // DenseTensor is a weight that every token uses: Out rows of In elements.
@@ -115,7 +116,10 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 	if o.MaxRows == 0 {
 		o.MaxRows = DefaultMaxRows
 	}
-	cfg, err := readConfig(f)
+	if err := o.Rope.Check(); err != nil {
+		return nil, err
+	}
+	cfg, err := readConfig(f, &o.Rope)
 	if err != nil {
 		return nil, err
 	}
