@@ -61,7 +61,7 @@ func Open(o Options) (opened *Engine, err error) {
 			e.Close()
 		}
 	}()
-	if e.model, err = model.Load(f, model.Options{MaxRows: o.Batch}); err != nil {
+	if e.model, err = model.Load(f, model.Options{MaxRows: o.Batch, Rope: o.Rope}); err != nil {
 		return nil, err
 	}
 	if err := e.plan(); err != nil {
