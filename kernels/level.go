@@ -53,6 +53,8 @@ type level struct {
 	addScaled func(dst, x []float32, w float32)
 	attend    func(m *attention, s *Scratch)
 	addRows   func(out, p, v []float32)
+	runs      func(m *attention, s *Scratch)
+	index     func(m *attention, s *Scratch)
 	readLoop  func(b []byte) uint64
 	sigMul    func(dst, gate, x []float32)
 	l2Norm    func(x []float32, eps float32)
@@ -76,6 +78,8 @@ var generic = level{
 	addScaled: addScaledGeneric,
 	attend:    attendGeneric,
 	addRows:   addRowsGeneric,
+	runs:      attendRunsGeneric,
+	index:     indexGeneric,
 	readLoop:  readLoopGeneric,
 	l2Norm:    l2NormGeneric,
 	sigMul:    sigmoidMulGeneric,

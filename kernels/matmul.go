@@ -23,6 +23,9 @@ type Scratch struct {
 	product product    // the call at work; here, because what a function value is given would be allocated
 	attn    attention
 	heads   headScratch
+	runs    []Run // of the attention at work
+	pieces  pieces
+	counts  []int32 // a histogram
 	gemm    gemmScratch
 }
 

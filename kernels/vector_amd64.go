@@ -46,6 +46,7 @@ func bind(l *level, id Level, f32Rows, f32Cols floatKernel, attend *attendKernel
 		l.siluMul, l.sigMul = siluMulWide, sigmoidMulWide
 	}
 	l.attend, l.addRows = attend.run, attend.addRows
+	l.runs, l.index = attend.attendRuns, attend.indexScores
 }
 
 // bindVector fills the vector levels; the generic one is complete.

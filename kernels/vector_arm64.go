@@ -43,6 +43,8 @@ func bindVector() {
 		addScaled: addScaled,
 		attend:    attendNEON.run,
 		addRows:   attendNEON.addRows,
+		runs:      attendNEON.attendRuns,
+		index:     attendNEON.indexScores,
 		readLoop:  readLoop,
 		l2Norm:    l2Norm,
 		deltaStep: deltaStep,
