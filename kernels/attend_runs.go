@@ -3,17 +3,16 @@ package kernels
 import (
 	"math"
 
-	"terrace/compute"
 	"terrace/internal/fmath"
 )
 
 // Run is neighbouring positions of a cache.
 type Run struct{ First, N int32 }
 
-// AttendRuns is AttendHeads over the positions of runs alone, which rise and do not overlap; position i lies at byte
-// i*kstride of k and i*vstride of v. Positions that share a block of 64 are one block of the online softmax, blocks without
+// AttendRuns is AttendHeads over the positions of runs alone, which rise and do not overlap; position i is element i of keys
+// and values. Positions that share a block of 64 are one block of the online softmax, blocks without
 // any are passed over. So one run of all positions gives the bits of AttendHeads.
-func AttendRuns(out, q []float32, heads int, kt, vt compute.KVType, k, v []byte, kstride, vstride int, runs []Run, scale float32, s *Scratch) {
+func AttendRuns(out, q []float32, heads int, k, v KVRun, runs []Run, scale float32, s *Scratch) {
 	if heads < 1 || len(q)%heads != 0 || len(out)%heads != 0 || len(runs) == 0 {
 		panicf("kernels: attention of %d heads with %d elements of queries and %d of results over %d runs", heads, len(q), len(out), len(runs))
 	}
@@ -24,17 +23,9 @@ func AttendRuns(out, q []float32, heads int, kt, vt compute.KVType, k, v []byte,
 		}
 		end = int(r.First) + int(r.N)
 	}
-	kd, vd := len(q)/heads, len(out)/heads
-	if kd == 0 || vd == 0 || kd%kt.Block() != 0 || vd%vt.Block() != 0 {
-		panicf("kernels: attention of heads of %d and %d elements of %s and %s", kd, vd, kt, vt)
-	}
-	if need := (end-1)*kstride + kt.RowBytes(kd); kstride < 0 || len(k) < need {
-		panicf("kernels: %d bytes of keys, attention reads %d", len(k), need)
-	}
-	if need := (end-1)*vstride + vt.RowBytes(vd); vstride < 0 || len(v) < need {
-		panicf("kernels: %d bytes of values, attention reads %d", len(v), need)
-	}
-	s.attn = attention{out: out, q: q, heads: heads, kt: kt, vt: vt, k: k, v: v, kstride: kstride, vstride: vstride, n: end, scale: scale}
+	a := Attention{Out: out, Q: q, Heads: heads, K: k, V: v, N: end, Scale: scale}
+	a.check()
+	s.attn = attention{out: out, q: q, heads: heads, kt: k.Type, vt: v.Type, k: k.Data, v: v.Data, kstride: k.Stride, vstride: v.Stride, n: end, scale: scale}
 	s.runs = runs
 	current().runs(&s.attn, s)
 	s.attn, s.runs = attention{}, nil

@@ -85,3 +85,11 @@ func SelectTop(dst []int32, scores []float32, k int, s *Scratch) []int32 {
 	}
 	return dst
 }
+
+// DecodeKV sets dst to the float32 values of elements that EncodeKV stored in b.
+func DecodeKV(t compute.KVType, dst []float32, b []byte) {
+	if len(dst)%t.Block() != 0 || len(b) < t.RowBytes(len(dst)) {
+		panicf("kernels: %d elements of %s in %d bytes", len(dst), t, len(b))
+	}
+	widenKV(t, dst, b)
+}

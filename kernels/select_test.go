@@ -126,20 +126,20 @@ func TestAttendRuns(t *testing.T) {
 		allLevels(t, func(t *testing.T) {
 			var s Scratch
 			got := make([]float32, heads*vd)
-			AttendRuns(got, c.q, heads, kt, vt, c.k, c.v, c.kstride, c.vstride, runs, 0.3, &s)
+			AttendRuns(got, c.q, heads, KVRun{kt, c.k, c.kstride}, KVRun{vt, c.v, c.vstride}, runs, 0.3, &s)
 			if first == nil {
 				first = slices.Clone(got)
 			}
 			compareBits(t, fmt.Sprintf("round %d, %s: %d heads of %d and %d, %s, %s, %v of %d positions", round, Features(), heads, kd, vd, kt, vt, runs, n), got, first)
 			whole := make([]float32, heads*vd)
 			AttendHeads(whole, c.q, heads, kt, vt, c.k, c.v, c.kstride, c.vstride, 0, n, 0.3, &s)
-			AttendRuns(got, c.q, heads, kt, vt, c.k, c.v, c.kstride, c.vstride, []Run{{0, int32(n)}}, 0.3, &s)
+			AttendRuns(got, c.q, heads, KVRun{kt, c.k, c.kstride}, KVRun{vt, c.v, c.vstride}, []Run{{0, int32(n)}}, 0.3, &s)
 			compareBits(t, "one run of all", got, whole)
 			cut := []Run{{0, int32(n+1) / 2}}
 			if n > 1 {
 				cut = append(cut, Run{cut[0].N, int32(n) - cut[0].N})
 			}
-			AttendRuns(got, c.q, heads, kt, vt, c.k, c.v, c.kstride, c.vstride, cut, 0.3, &s)
+			AttendRuns(got, c.q, heads, KVRun{kt, c.k, c.kstride}, KVRun{vt, c.v, c.vstride}, cut, 0.3, &s)
 			compareBits(t, "two runs of all", got, whole)
 		})
 		// Against float64.
@@ -192,7 +192,7 @@ func TestSelectAllocatesNothing(t *testing.T) {
 		for _, p := range picks {
 			runs = append(runs, Run{p, 1})
 		}
-		AttendRuns(out, c.q, heads, compute.KVF16, compute.KVF16, c.k, c.v, c.kstride, c.vstride, runs, 1, &s)
+		AttendRuns(out, c.q, heads, KVRun{c.kt, c.k, c.kstride}, KVRun{c.vt, c.v, c.vstride}, runs, 1, &s)
 	}); a != 0 {
 		t.Errorf("%v allocations", a)
 	}

@@ -61,8 +61,8 @@ func InjectStreams(x, y, inject []float32) {
 
 // Engram is what an n-gram embedding brings into the streams of a row. Norms are those of NormStreams.
 type Engram struct {
-	Streams                       int
-	Eps                           float32
+	Streams                      int
+	Eps                          float32
 	KeyNorm, QueryNorm, ConvNorm []float32 // Streams x dim
 }
 

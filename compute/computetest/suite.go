@@ -53,6 +53,9 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("WeightedSum", s.weightedSum)
 	t.Run("Recurrent", s.recurrent)
 	t.Run("Latent", s.latent)
+	t.Run("Mix", s.mix)
+	t.Run("Streams", s.streams)
+	t.Run("SparseAttention", s.sparse)
 	t.Run("OnDone", s.onDone)
 	t.Run("Refuses", s.refuses)
 }

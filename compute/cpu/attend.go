@@ -22,12 +22,26 @@ type attendTask struct {
 	headsAt        int // query heads of an attention item
 	parts          int // attention items of a row
 	keyDim, valDim int
+	picked         *sparseTask // says which positions each query sees; nil: all
 }
 
 // Attention implements compute.Encoder.
 func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, s compute.AttnSpec) {
 	e.drain()
 	t := &e.attend
+	t.begin(dst, q, cache, &s)
+	if k != nil {
+		t.k = own(k)
+		if v != nil {
+			t.v = own(v)
+		}
+		t.store()
+	}
+	t.run()
+}
+
+// begin takes what an attention is about.
+func (t *attendTask) begin(dst, q compute.Tensor, cache compute.KV, s *compute.AttnSpec) {
 	c, ok := cache.(*kv)
 	if !ok {
 		panic(fmt.Sprintf("cpu: a KV cache of another backend (%T)", cache))
@@ -52,18 +66,14 @@ func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, s com
 	if s.Sinks != nil {
 		t.sinks = vector(s.Sinks, heads)
 	}
-	threads := e.pool.threads
-	if k != nil {
-		t.k = own(k)
-		if v != nil {
-			t.v = own(v)
-		}
-		t.store(threads)
-	}
+}
+
+// run computes the attention and lets go of everything.
+func (t *attendTask) run() {
 	// The query heads of one KV head share one reading of the keys and values where there is work enough for everybody, or the
 	// same for everybody.
-	rows := t.q.rows
-	switch items := rows * l.Heads; {
+	rows, heads, threads := t.q.rows, t.kvHeads*t.group, t.e.pool.threads
+	switch items := rows * t.kvHeads; {
 	case threads == 1 || items >= 4*threads || items >= 2*threads && items%threads == 0:
 		t.headsAt = t.group
 	case t.group%4 == 0 && rows*heads/4 >= threads:
@@ -73,12 +83,12 @@ func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, s com
 	}
 	t.parts = heads / t.headsAt
 	t.dst.touch()
-	e.pool.run(t, rows*t.parts)
-	*t = attendTask{e: e}
+	t.e.pool.run(t, rows*t.parts)
+	*t = attendTask{e: t.e}
 }
 
 // store appends the keys and values.
-func (t *attendTask) store(threads int) {
+func (t *attendTask) store() {
 	l := &t.kv.shape.Layers[t.layer]
 	rows, cols := t.k.rows, t.k.cols
 	wrong := t.k.cols != l.Heads*l.KeyDim || rows != len(t.pos) || (t.v == nil) != l.Latent
@@ -90,7 +100,7 @@ func (t *attendTask) store(threads int) {
 		panic(fmt.Sprintf("cpu: Attention appends %d x %d with %d positions to a layer of %d heads of %d and %d (latent %t), %d at once", rows, cols, len(t.pos),
 			l.Heads, l.KeyDim, l.ValDim, l.Latent, t.kv.shape.Slack))
 	}
-	t.rowsAt = rowsAtOnce(rows, cols, threads)
+	t.rowsAt = rowsAtOnce(rows, cols, t.e.pool.threads)
 	t.e.pool.run(t, cuts(rows, t.rowsAt))
 	t.rowsAt = 0
 }
@@ -106,6 +116,11 @@ func (t *attendTask) do(worker, item int) {
 	// that none is left for the end.
 	r, h := t.q.rows-1-item%t.q.rows, item/t.q.rows*t.headsAt
 	kd, vd := t.keyDim, t.valDim
+	if t.picked != nil {
+		kernels.AttendRuns(t.dst.row(r)[h*vd:(h+t.headsAt)*vd], t.q.row(r)[h*kd:(h+t.headsAt)*kd], t.headsAt, t.kv.keys(t.layer, h/t.group),
+			t.kv.values(t.layer, h/t.group), t.picked.seen(r), t.scale, &t.e.workers[worker].scratch)
+		return
+	}
 	a := &t.e.workers[worker].attention
 	*a = kernels.Attention{
 		Out: t.dst.row(r)[h*vd : (h+t.headsAt)*vd], Q: t.q.row(r)[h*kd : (h+t.headsAt)*kd], Heads: t.headsAt,

@@ -32,6 +32,9 @@ type encoder struct {
 	recur    recurTask
 	norm     normTask
 	headwise headTask
+	mix      mixTask
+	streams  streamTask
+	sparse   sparseTask
 	ones     []float32 // the weights of norms that have none
 }
 
@@ -43,6 +46,7 @@ func (e *encoder) init(b *Backend) {
 	e.recur.row = make([][]float32, b.opts.Threads)
 	e.products.e, e.experts.e, e.rows.e, e.attend.e = e, e, e, e
 	e.headwise.e = e
+	e.mix.e, e.streams.e, e.sparse.e = e, e, e
 }
 
 // drain runs what waits for company. Every operation that does not join the queue begins with it.
