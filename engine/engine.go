@@ -115,8 +115,8 @@ func (e *Engine) plan() error {
 		RAM:     o.RAM,
 		Runtime: runtimeReserve,
 		Dense:   densePromise(e.model.Dense(), o.Dense),
-		KV:      shape.Bytes(),
-		Work:    workBytes(c, o.Batch),
+		KV:      e.model.StateBytes(o.Context, o.KeyType, o.ValType),
+		Work:    e.model.WorkBytes(o.Batch),
 	}
 	for _, s := range e.file.Shards {
 		b.Runtime += 3 * s.DataStart // tokenizer tables, template, directory

@@ -71,9 +71,9 @@ func (s *Session) Pos() int { return len(s.tokens) }
 // Logits are those after the last token, one per vocabulary entry; valid until the next call.
 func (s *Session) Logits() []float32 { return s.logits }
 
-// Sync makes the timeline equal to prompt: the common prefix is kept, the rest is evaluated in batches, and Logits are
-// those of the last token. It returns how many tokens were evaluated. On an error the timeline holds what was evaluated
-// before it.
+// Sync makes the timeline equal to prompt: the common prefix is kept as far as the model's state can go back to it, the rest
+// is evaluated in batches, and Logits are those of the last token. It returns how many tokens were evaluated. On an error the
+// timeline holds what was evaluated before it.
 func (s *Session) Sync(ctx context.Context, prompt []int32) (int, error) {
 	if len(prompt) == 0 {
 		return 0, fmt.Errorf("%w is empty: 0 tokens, want at least 1", ErrPrompt)
@@ -85,7 +85,7 @@ func (s *Session) Sync(ctx context.Context, prompt []int32) (int, error) {
 	for keep < len(s.tokens) && keep < len(prompt)-1 && s.tokens[keep] == prompt[keep] {
 		keep++ // the last token is always evaluated: its logits are asked for
 	}
-	s.truncate(keep)
+	keep = s.truncate(keep)
 	for at := keep; at < len(prompt); {
 		n := min(s.e.opt.Batch, len(prompt)-at)
 		mode := model.NoLogits
@@ -128,7 +128,9 @@ func (s *Session) forward(ctx context.Context, tokens []int32, mode model.Logits
 // Reset empties the timeline.
 func (s *Session) Reset() { s.truncate(0) }
 
-func (s *Session) truncate(n int) {
+// truncate goes back to the first n tokens, or to fewer where the model's state cannot stand there; it answers how many.
+func (s *Session) truncate(n int) int {
+	n = s.state.Truncate(n)
 	s.tokens = slices.Delete(s.tokens, n, len(s.tokens))
-	s.state.Truncate(n)
+	return n
 }

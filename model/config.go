@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"terrace/gguf"
+	"terrace/router"
 )
 
 // Config is the shape of a model as its metadata gives it, checked. Counts are elements unless they say otherwise.
@@ -16,6 +17,7 @@ type Config struct {
 	Embd    int // width of the residual stream
 	Vocab   int // rows of the embedding, and logits a position
 
+	// Of the layers with attention; where they differ, of the first.
 	Heads, KVHeads int // query heads; key and value heads, each read by Heads/KVHeads query heads
 	KeyDim, ValDim int // of one head
 	AttnScale      float32
@@ -26,6 +28,8 @@ type Config struct {
 	Experts  int // routed experts of a layer; 0: the model is dense
 	TopK     int // experts a token uses
 	ExpertFF int // width of an expert
+	SharedFF int // width of the expert that every token uses; 0: none
+	Leading  int // layers at the beginning that have no experts in a model that has
 
 	Tied bool // the output head is the embedding
 }
@@ -47,9 +51,11 @@ func (e *loadError) Unwrap() error { return ErrUnsupported }
 
 // reader reads metadata of one architecture and keeps the first error.
 type reader struct {
-	f    *gguf.File
-	arch string
-	err  error
+	f     *gguf.File
+	arch  string
+	seen  map[string]bool // keys that were asked for
+	extra int             // layers behind the last that only predict further tokens
+	err   error
 }
 
 func (r *reader) refuse(format string, args ...any) {
@@ -58,7 +64,43 @@ func (r *reader) refuse(format string, args ...any) {
 	}
 }
 
-func (r *reader) key(name string) string { return r.arch + "." + name }
+// key is the full name of a key of the architecture, which has been seen to now.
+func (r *reader) key(name string) string {
+	if r.seen == nil {
+		r.seen = map[string]bool{}
+	}
+	r.seen[name] = true
+	return r.arch + "." + name
+}
+
+// present reports whether the file has a key.
+func (r *reader) present(name string) bool { return r.f.Metadata.Has(r.key(name)) }
+
+// flag reads a truth value; def stands in for a missing key.
+func (r *reader) flag(name string, def bool) bool {
+	v, err := r.f.Metadata.BoolOr(r.key(name), def)
+	r.take(err)
+	return v
+}
+
+// some is count for a number that may be 0; a missing key is 0.
+func (r *reader) some(name string, limit int) int {
+	if !r.present(name) {
+		return 0
+	}
+	if v, err := r.f.Metadata.Ints(r.key(name)); err == nil && len(v) == 1 && v[0] == 0 {
+		return 0
+	}
+	return r.count(name, 0, limit)
+}
+
+// factor reads a number that multiplies something; a missing key and 0 are def.
+func (r *reader) factor(name string, def float64) float32 {
+	if v, err := r.f.Metadata.Float(r.key(name)); err == nil && v == 0 {
+		return float32(def)
+	}
+	return float32(r.number(name, def))
+}
 
 // take keeps a getter's error, which names the file itself.
 func (r *reader) take(err error) {
@@ -114,14 +156,20 @@ func (r *reader) number(name string, def float64) float64 {
 	return v
 }
 
-// neutral lists keys that change the arithmetic where they hold another value than these. The architectures here do not
-// use them, and leaving one out would still give fluent text.
+// neutral lists keys that change the arithmetic where they hold another value than these. They are looked at where the
+// architecture has not asked for them: leaving one out would still give fluent text.
 var neutral = []struct {
 	name string
 	ok   []float64
 }{
 	{"attention.sliding_window", []float64{0}},
 	{"attention.clamp_kqv", []float64{0}},
+	{"attention.max_alibi_bias", []float64{0}},
+	{"attention.temperature_scale", []float64{0}},
+	{"attention.kv_lora_rank", []float64{0}},
+	{"attention.q_lora_rank", []float64{0}},
+	{"attention.shared_kv_layers", []float64{0}},
+	{"attention.indexer.head_count", []float64{0}},
 	{"attn_logit_softcapping", []float64{0}},
 	{"final_logit_softcapping", []float64{0}},
 	{"logit_scale", []float64{0, 1}},
@@ -129,11 +177,20 @@ var neutral = []struct {
 	{"residual_scale", []float64{0, 1}},
 	{"expert_weights_scale", []float64{0, 1}},
 	{"expert_gating_func", []float64{0, 1}},
+	{"expert_count", []float64{0}},
 	{"expert_group_count", []float64{0, 1}},
 	{"expert_shared_count", []float64{0}},
+	{"expert_shared_feed_forward_length", []float64{0}},
 	{"leading_dense_block_count", []float64{0}},
 	{"interleave_moe_layer_step", []float64{0, 1}},
+	{"moe_every_n_layers", []float64{0, 1}},
 	{"nextn_predict_layers", []float64{0}},
+	{"embedding_length_per_layer_input", []float64{0}},
+	{"hyper_connection.count", []float64{0, 1}},
+	{"ple.ngram_size", []float64{0}},
+	{"shortconv.l_cache", []float64{0}},
+	{"ssm.conv_kernel", []float64{0}},
+	{"ssm.state_size", []float64{0}},
 	{"pooling_type", []float64{0}},
 }
 
@@ -144,14 +201,15 @@ var neutralBools = []struct {
 }{
 	{"attention.causal", true},
 	{"expert_weights_norm", true},
+	{"use_parallel_residual", false},
 }
 
 func (r *reader) checkNeutral() {
 	for _, n := range neutral {
-		key := r.key(n.name)
-		if !r.f.Metadata.Has(key) {
+		if r.seen[n.name] || !r.present(n.name) {
 			continue
 		}
+		key := r.key(n.name)
 		v, err := r.f.Metadata.Float(key)
 		r.take(err)
 		if err == nil && !slices.Contains(n.ok, v) {
@@ -159,6 +217,9 @@ func (r *reader) checkNeutral() {
 		}
 	}
 	for _, n := range neutralBools {
+		if r.seen[n.name] {
+			continue
+		}
 		key := r.key(n.name)
 		v, err := r.f.Metadata.BoolOr(key, n.ok)
 		r.take(err)
@@ -168,48 +229,68 @@ func (r *reader) checkNeutral() {
 	}
 }
 
-// readConfig reads and checks the configuration of f, rotation as the options want it; Vocab and Tied are left to the
-// tensors.
-func readConfig(f *gguf.File, rope *RopeOptions) (Config, error) {
-	r := &reader{f: f}
-	arch, err := f.Metadata.String("general.architecture")
-	if err != nil {
-		return Config{}, &loadError{err.Error()}
-	}
-	if arch != "qwen3" && arch != "qwen3moe" {
-		r.refuse("architecture %q is not supported, only qwen3 and qwen3moe", arch)
-		return Config{}, r.err
-	}
-	r.arch = arch
-	c := Config{
-		Arch:    arch,
-		Layers:  r.count("block_count", 0, maxLayers),
-		Context: r.count("context_length", 0, maxContext),
-		Embd:    r.count("embedding_length", 0, maxWidth),
-		FF:      r.count("feed_forward_length", 0, maxWidth),
-		Heads:   r.count("attention.head_count", 0, maxHeads),
-		Eps:     float32(r.number("attention.layer_norm_rms_epsilon", math.NaN())),
-	}
+// base reads what every architecture has: sizes, attention heads, rotation.
+func (b *builder) base() {
+	r, c := &b.reader, b.c
+	c.Layers = r.count("block_count", 0, maxLayers)
+	c.Context = r.count("context_length", 0, maxContext)
+	c.Embd = r.count("embedding_length", 0, maxWidth)
+	c.Heads = r.count("attention.head_count", 0, maxHeads)
+	c.Eps = float32(r.number("attention.layer_norm_rms_epsilon", math.NaN()))
 	c.KVHeads = r.count("attention.head_count_kv", c.Heads, maxHeads)
-	head := c.Embd / c.Heads
-	if head == 0 {
-		head = 1
-	}
+	head := max(1, c.Embd/c.Heads)
 	c.KeyDim = r.count("attention.key_length", head, maxWidth/c.Heads)
 	c.ValDim = r.count("attention.value_length", head, maxWidth/c.Heads)
-	c.AttnScale = float32(r.number("attention.scale", 1/math.Sqrt(float64(c.KeyDim))))
-	if arch == "qwen3moe" {
-		c.Experts = r.count("expert_count", 0, maxExperts)
-		c.TopK = r.count("expert_used_count", 0, maxExperts)
-		c.ExpertFF = r.count("expert_feed_forward_length", max(1, c.FF/c.TopK), maxWidth)
-		if c.TopK > c.Experts {
-			r.refuse("metadata key %q is %d, more than the %d of %q", r.key("expert_used_count"), c.TopK, c.Experts, r.key("expert_count"))
-		}
-	}
+	c.AttnScale = r.factor("attention.scale", 1/math.Sqrt(float64(c.KeyDim)))
 	if c.Heads%c.KVHeads != 0 {
 		r.refuse("%d attention heads are no multiple of %d KV heads", c.Heads, c.KVHeads)
 	}
-	r.rope(&c, c.KeyDim, rope)
-	r.checkNeutral()
-	return c, r.err
+	r.rope(c, c.KeyDim, b.ropeOpts)
+}
+
+// denseFF reads the width of layers without experts.
+func (b *builder) denseFF() { b.c.FF = b.count("feed_forward_length", 0, maxWidth) }
+
+// expertSizes reads how many experts a layer has and how wide they are; width stands in for a missing
+// expert_feed_forward_length, 0: the key must be there.
+func (b *builder) expertSizes(width int) {
+	c := b.c
+	c.Experts = b.count("expert_count", 0, maxExperts)
+	c.TopK = b.count("expert_used_count", 0, maxExperts)
+	c.ExpertFF = b.count("expert_feed_forward_length", width, maxWidth)
+	if c.TopK > c.Experts {
+		b.refuse("metadata key %q is %d, more than the %d of %q", b.key("expert_used_count"), c.TopK, c.Experts, b.key("expert_count"))
+	}
+}
+
+// nextn takes the layers that only predict further tokens, which block_count includes, out of the count.
+func (b *builder) nextn() {
+	b.extra = b.some("nextn_predict_layers", maxLayers)
+	if b.extra >= b.c.Layers {
+		b.refuse("metadata key %q is %d, and %q is %d with them", b.key("nextn_predict_layers"), b.extra, b.key("block_count"), b.c.Layers)
+		b.extra = 0
+	}
+	b.c.Layers -= b.extra
+}
+
+// leading reads how many layers at the beginning have no experts.
+func (b *builder) leading() {
+	c := b.c
+	if c.Leading = b.some("leading_dense_block_count", maxLayers); c.Leading > c.Layers {
+		b.refuse("metadata key %q is %d, more than the %d layers", b.key("leading_dense_block_count"), c.Leading, c.Layers)
+	}
+}
+
+// gating reads the function of the router; def stands in for a missing key, and for 0.
+func (b *builder) gating(def router.Gating) router.Gating {
+	if g := b.some("expert_gating_func", 255); g != 0 {
+		return router.Gating(g) // the rule is validated
+	}
+	return def
+}
+
+// groups reads group-limited routing into rule.
+func (b *builder) groups(rule *router.Rule) {
+	rule.Groups = b.some("expert_group_count", maxExperts)
+	rule.GroupsUsed = b.some("expert_group_used_count", maxExperts)
 }

@@ -4,7 +4,7 @@
 // It reads no tensor data and keeps no experts: the engine brings dense bytes to Bind, and experts come through the
 // interface Source while a layer runs. Arithmetic is the backend's (compute).
 //
-// The main path: [Load] (config.go, tensors.go) answers a [Model]; [Model.Bind] gives it a backend and its dense bytes;
+// The main path: [Load] (family.go, and one arch_*.go for each architecture) answers a [Model]; [Model.Bind] gives it a backend and its dense bytes;
 // [Model.NewState] makes a sequence and [Model.Forward] (forward.go) extends it.
 package model
 
@@ -68,43 +68,45 @@ type Footprint struct {
 	LargestExpert int64
 }
 
-// layer is one block's weights, set by Bind, and its rule.
+// layer is what a token meets at one depth: a block that mixes tokens and one that does not, either of which may be missing.
 type layer struct {
-	attnNorm, q, k, v, qNorm, kNorm, attnOut compute.Weight
-	ffnNorm                                  compute.Weight
-	gate, up, down                           compute.Weight // dense layers
-	router                                   compute.Weight // layers with experts
-	rule                                     *router.Rule   // nil: dense
-
-	guess [maxAhead]compute.Weight // fitted routers of the layers ahead, nil: their own
+	mix, ffn block
+	routed   *routed // ffn's experts; nil: none
 }
 
 // Model is an architecture with its weights. Between Bind and the end it does not change, but its buffers serve one
 // Forward at a time.
 type Model struct {
-	cfg     Config
-	path    string
-	maxRows int
-	dense   []DenseTensor
-	binds   []bind
-	experts [][]ExpertDesc
-	layers  []layer
-	rope    *rope
+	cfg       Config
+	path      string
+	maxRows   int
+	dense     []DenseTensor
+	binds     []bind
+	experts   [][]ExpertDesc
+	layers    []layer
+	buffers   []bufferSpec
+	kvLayers  []compute.KVLayer
+	recurrent compute.RecurrentShape
+	ropes     []*rope
+	width     int // of the residual
 
-	embd, outNorm, head compute.Weight
+	embd, head compute.Weight
+	outIn      residual // the norm before the output
+	embdScale  float32  // multiplies embeddings; 0: nothing
+	logitScale float32  // multiplies logits; 0: nothing
+	logitCap   float32  // their soft limit; 0: none
 
 	backend compute.Backend
 	work    *work
-
-	unit  compute.Weight // a norm weight of ones, for fitted guesses
-	watch func(Watched)
+	watch   func(Watched)
 }
 
-// bind says which rows of a dense tensor become which weight.
+// bind says which rows of a dense tensor become which weight, or which numbers the host reads.
 type bind struct {
 	tensor      int // index into dense
 	first, rows int
 	to          *compute.Weight
+	host        *[]float32 // the whole tensor, which is F32
 }
 
 // Load checks that f holds a model of an architecture this package computes and learns where everything lies. Errors name
@@ -119,12 +121,8 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 	if err := o.Rope.Check(); err != nil {
 		return nil, err
 	}
-	cfg, err := readConfig(f, &o.Rope)
-	if err != nil {
-		return nil, err
-	}
-	m := &Model{cfg: cfg, path: f.Path, maxRows: o.MaxRows, rope: newRope(cfg.Rope)}
-	if err := m.readTensors(f); err != nil {
+	m := &Model{path: f.Path, maxRows: o.MaxRows}
+	if err := m.build(f, &o.Rope); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -142,8 +140,13 @@ func (m *Model) Dense() []DenseTensor { return m.dense }
 // Experts lists the routed experts of each layer; a dense layer has none. The caller must not change it.
 func (m *Model) Experts() [][]ExpertDesc { return m.experts }
 
-// Rule is the routing rule of a layer, nil for a dense one.
-func (m *Model) Rule(layer int) *router.Rule { return m.layers[layer].rule }
+// Rule is the routing rule of a layer, nil for a dense one. Its bias is there after Bind.
+func (m *Model) Rule(layer int) *router.Rule {
+	if r := m.layers[layer].routed; r != nil {
+		return r.rule
+	}
+	return nil
+}
 
 // Footprint adds up the extents.
 func (m *Model) Footprint() Footprint {
@@ -161,15 +164,6 @@ func (m *Model) Footprint() Footprint {
 	return p
 }
 
-// KVShape is the geometry of one sequence's cache of ctx positions; its Bytes with ctx 1 are the bytes of a token.
-func (m *Model) KVShape(ctx int, k, v compute.KVType) compute.KVShape {
-	s := compute.KVShape{Layers: make([]compute.KVLayer, m.cfg.Layers), Context: ctx, Slack: m.maxRows, K: k, V: v}
-	for i := range s.Layers {
-		s.Layers[i] = compute.KVLayer{Heads: m.cfg.KVHeads, KeyDim: m.cfg.KeyDim, ValDim: m.cfg.ValDim}
-	}
-	return s
-}
-
 // Bind gives the model a backend and the bytes of its dense tensors; lookup answers Length bytes that stay valid and
 // unchanged. It is called once. An error names the tensor; one about a type wraps ErrUnsupported.
 func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
@@ -179,7 +173,7 @@ func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
 	for l, experts := range m.experts {
 		for i := range experts {
 			for _, p := range []*Piece{&experts[i].Gate, &experts[i].Up, &experts[i].Down} {
-				if !b.Supports(p.Type) {
+				if p.Out > 0 && !b.Supports(p.Type) {
 					return &loadError{fmt.Sprintf("%s: layer %d, expert %d is of type %s, which %s cannot compute", m.path, l, i, p.Type, b.Name())}
 				}
 			}
@@ -194,6 +188,10 @@ func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
 		if int64(len(data)) != t.Length {
 			return fmt.Errorf("%s: tensor %q: %d bytes brought, want %d", m.path, t.Name, len(data), t.Length)
 		}
+		if x.host != nil {
+			*x.host = floats(data)
+			continue
+		}
 		n := t.Type.RowBytes(t.In)
 		w, err := b.NewWeight(compute.Matrix{Type: t.Type, In: t.In, Out: x.rows, Data: data[x.first*n : (x.first+x.rows)*n]})
 		if err != nil {
@@ -203,6 +201,18 @@ func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
 	}
 	if m.cfg.Tied {
 		m.head = m.embd
+	}
+	for _, r := range m.ropes {
+		if err := r.check(); err != nil {
+			return &loadError{m.path + ": " + err.Error()}
+		}
+	}
+	for i := range m.layers {
+		if r := m.layers[i].routed; r != nil {
+			if err := r.rule.Validate(); err != nil { // the bias has come
+				return &loadError{fmt.Sprintf("%s: layer %d: %v", m.path, i, err)}
+			}
+		}
 	}
 	m.backend = b
 	m.work = newWork(m)

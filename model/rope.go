@@ -27,6 +27,7 @@ type RopeConfig struct {
 	Sections [4]int
 	// Interleaved sections alternate (IMROPE) instead of following each other.
 	Interleaved bool
+	Factors     bool // the file's rope_freqs.weight divides the angles
 }
 
 // RopeOptions take the place of what a file says about rotation, to extend its context. The zero value of each field
@@ -216,6 +217,7 @@ func (p *RopeConfig) scoreGain() float64 {
 
 // rope turns positions into the cosines and sines of a rotation, with the same bits on every machine.
 type rope struct {
+	c       RopeConfig
 	pairs   int     // rotated elements of a head / 2
 	step    float32 // base^(-2/dim): from one pair's angle to the next one's
 	scale   float32 // of positions
@@ -227,7 +229,7 @@ type rope struct {
 
 // newRope prepares the rotation of c.
 func newRope(c RopeConfig) *rope {
-	r := &rope{pairs: c.Dim / 2, scale: float32(1 / c.Factor), mag: float32(c.magnitude())}
+	r := &rope{c: c, pairs: c.Dim / 2, scale: float32(1 / c.Factor), mag: float32(c.magnitude())}
 	r.step = float32(fmath.Pow(float64(c.Base), float64(float32(-2)/float32(c.Dim))))
 	if c.Sections != [4]int{} {
 		r.still = c.still()
@@ -247,6 +249,16 @@ func newRope(c RopeConfig) *rope {
 		r.ramp[j] = float32((1 - min(1, max(0, (float32(j)-low)/max(0.001, high-low)))) * float32(c.ExtFactor))
 	}
 	return r
+}
+
+// check refuses factors that are not above zero, once they are there.
+func (r *rope) check() error {
+	for i, f := range r.factors {
+		if !(f > 0) {
+			return fmt.Errorf("tensor %q: factor %d is %v, want a number above 0", "rope_freqs.weight", i, f)
+		}
+	}
+	return nil
 }
 
 // still lists the pairs that belong to the fourth position, which text leaves at 0; nil where there are none.

@@ -6,11 +6,22 @@ import (
 	"terrace/compute"
 )
 
-// State is one sequence: its KV cache and how far it has come. Where a Forward fails, the state stands where it stood.
+// State is one sequence: its KV cache, the state of its recurrent layers, and how far it has come.
 type State struct {
-	kv  compute.KV
-	pos int
-	ctx int
+	kv       compute.KV        // nil where no layer has one
+	rec      compute.Recurrent // nil where no layer is recurrent
+	pos, ctx int
+	high     int // positions written at some time; windowed layers have overwritten those that lie far enough before
+}
+
+// KVShape is the geometry of one sequence's cache of ctx positions.
+func (m *Model) KVShape(ctx int, k, v compute.KVType) compute.KVShape {
+	return compute.KVShape{Layers: m.kvLayers, Context: ctx, Slack: m.maxRows, K: k, V: v}
+}
+
+// StateBytes is the size of a sequence of ctx positions: the cache and the recurrent state.
+func (m *Model) StateBytes(ctx int, k, v compute.KVType) int64 {
+	return m.KVShape(ctx, k, v).Bytes() + m.recurrent.Bytes()*m.recurrent.Copies(0)
 }
 
 // NewState makes an empty sequence with room for ctx positions, keys and values stored as k and v. It fails when memory is
@@ -22,11 +33,23 @@ func (m *Model) NewState(ctx int, k, v compute.KVType) (*State, error) {
 	if ctx < 1 || ctx > maxContext {
 		return nil, fmt.Errorf("%s: a context of %d tokens, want 1 to %d", m.path, ctx, maxContext)
 	}
-	kv, err := m.backend.NewKV(m.KVShape(ctx, k, v))
-	if err != nil {
-		return nil, err
+	s := &State{ctx: ctx}
+	if len(m.kvLayers) > 0 {
+		kv, err := m.backend.NewKV(m.KVShape(ctx, k, v))
+		if err != nil {
+			return nil, err
+		}
+		s.kv = kv
 	}
-	return &State{kv: kv, ctx: ctx}, nil
+	if len(m.recurrent.Layers) > 0 {
+		rec, err := m.backend.NewRecurrent(m.recurrent, 0)
+		if err != nil {
+			s.Free()
+			return nil, err
+		}
+		s.rec = rec
+	}
+	return s, nil
 }
 
 // Pos is the number of tokens the sequence holds.
@@ -35,13 +58,63 @@ func (s *State) Pos() int { return s.pos }
 // Context is the number of tokens it has room for.
 func (s *State) Context() int { return s.ctx }
 
-// Truncate goes back to the first pos tokens.
-func (s *State) Truncate(pos int) {
+// Truncate goes back to the first pos tokens, or to fewer where the state cannot stand there any more: a layer's window has
+// lost what it would see, or recurrent layers cannot go back. It answers how many tokens the sequence holds now.
+func (s *State) Truncate(pos int) int {
 	if pos < 0 || pos > s.pos {
 		panic(fmt.Sprintf("model: Truncate to %d of a sequence of %d tokens", pos, s.pos))
 	}
+	if pos < s.pos && !s.stands(pos) {
+		pos = 0
+	}
+	if pos < s.pos && s.rec != nil {
+		s.rec.Clear()
+	}
 	s.pos = pos
+	if pos == 0 {
+		s.high = 0
+	}
+	return pos
 }
 
-// Free gives the cache's memory back.
-func (s *State) Free() { s.kv.Free() }
+// stands reports whether the sequence can go back to pos.
+func (s *State) stands(pos int) bool {
+	if pos == 0 {
+		return true
+	}
+	if s.rec != nil {
+		return false
+	}
+	if s.kv == nil {
+		return true
+	}
+	shape := s.kv.Shape()
+	for l := range shape.Layers {
+		cells := shape.Cells(l)
+		if w := shape.Layers[l].Window; cells < s.ctx && max(0, pos-w+1) < s.high-cells {
+			return false
+		}
+	}
+	return true
+}
+
+// begin tells that n more positions are about to be written.
+func (s *State) begin(n int) { s.high = max(s.high, s.pos+n) }
+
+// commit tells that they were.
+func (s *State) commit(n int) {
+	if s.rec != nil {
+		s.rec.Commit()
+	}
+	s.pos += n
+}
+
+// Free gives the memory back.
+func (s *State) Free() {
+	if s.kv != nil {
+		s.kv.Free()
+	}
+	if s.rec != nil {
+		s.rec.Free()
+	}
+}
