@@ -281,6 +281,36 @@ func (b *builder) leading() {
 	}
 }
 
+// fixed refuses a truth value other than the one the architecture is computed with.
+func (r *reader) fixed(name string, want bool) {
+	if v := r.flag(name, want); v != want {
+		r.refuse("metadata key %q is %t, and %s is computed with %t", r.key(name), v, r.arch, want)
+	}
+}
+
+// windowed reads which layers see a window only: all but the last of every so many, or those that an array names. period
+// stands in for a missing key.
+func (b *builder) windowed(period int) []bool {
+	const name = "attention.sliding_window_pattern"
+	out := make([]bool, b.c.Layers)
+	key := b.key(name)
+	if v, err := b.f.Metadata.Ints(key); err == nil && len(v) > 1 {
+		if len(v) < len(out) {
+			b.refuse("metadata key %q has %d elements for %d layers", key, len(v), len(out))
+			return out
+		}
+		for i := range out {
+			out[i] = v[i] != 0
+		}
+		return out
+	}
+	period = b.count(name, period, maxLayers)
+	for i := range out {
+		out[i] = i%period < period-1
+	}
+	return out
+}
+
 // gating reads the function of the router; def stands in for a missing key, and for 0.
 func (b *builder) gating(def router.Gating) router.Gating {
 	if g := b.some("expert_gating_func", 255); g != 0 {
