@@ -54,10 +54,11 @@ type Index interface {
 	Free()
 }
 
-// SparseSpec says which positions block-sparse attention sees. A query at position p sees the positions of the last block
-// that is not yet whole, its own included, and the Top best of the whole blocks before it. A block's key is the mean of its
-// positions' keys, normed by Norm and turned as the block's first position is (the first elements, NEOX pairs); its score is
-// the sum over the index heads of max(0, query . key). Of equal blocks the earlier ones are taken.
+// SparseSpec says which positions block-sparse attention sees. A query sees Top*Block+Block-1 positions, or all up to its own:
+// those of the last block where it is not yet whole, and those of the best of the whole blocks before it. A block's key is the
+// mean of its positions' keys, normed by Norm and turned as the block's first position is (the first elements, NEOX pairs);
+// its score is the sum over the index heads of max(0, query . key). Where the number of positions cuts a block, or equal
+// blocks, kernels.Picked says which positions are taken.
 type SparseSpec struct {
 	AttnSpec
 	Index      Index
@@ -85,7 +86,7 @@ type StreamEncoder interface {
 	// the rows of dst. The bytes must stay valid until Submit.
 	DecodeRows(dst Tensor, t gguf.Type, rows [][]byte)
 	// EngramGate sets stream c of dst to sigmoid(r)*val with r = sgn(s)*sqrt(max(|s|, 1e-6)) and
-	// s = norm(key)[c] . norm(x)[c] / sqrt(width), and norm to dst normed for the convolution. key is used up.
+	// s = norm(key)[c] . norm(x)[c] / sqrt(width), and norm to dst normed for the convolution. key is used up, and dst may be key.
 	EngramGate(dst, norm, x, key, val Tensor, g *Engram)
 }
 

@@ -26,6 +26,8 @@ type Scratch struct {
 	runs    []Run // of the attention at work
 	pieces  pieces
 	counts  []int32 // a histogram
+	heap    []candidate
+	places  []int32
 	gemm    gemmScratch
 }
 

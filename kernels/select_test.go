@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sort"
 	"testing"
 
 	"terrace/compute"
@@ -65,13 +64,57 @@ func TestIndexScores(t *testing.T) {
 	}
 }
 
-func TestSelectTop(t *testing.T) {
+// plainPick selects keep of the cells as std::partial_sort does, step by step as the library's documentation of a heap has
+// it: make a heap of the first keep cells, smallest on top, and let each of the others that is larger than the top replace it.
+func plainPick(cells []float32, keep int) []int {
+	at := make([]int, len(cells))
+	for i := range at {
+		at[i] = i
+	}
+	less := func(a, b int) bool { return cells[a] > cells[b] } // the library's comparison: a goes before b
+	adjust := func(hole, value int) {
+		top, second := hole, hole
+		for second < (keep-1)/2 {
+			second = 2 * (second + 1)
+			if less(at[second], at[second-1]) {
+				second--
+			}
+			at[hole] = at[second]
+			hole = second
+		}
+		if keep&1 == 0 && second == (keep-2)/2 {
+			second = 2 * (second + 1)
+			at[hole] = at[second-1]
+			hole = second - 1
+		}
+		for parent := (hole - 1) / 2; hole > top && less(at[parent], value); parent = (hole - 1) / 2 {
+			at[hole] = at[parent]
+			hole = parent
+		}
+		at[hole] = value
+	}
+	for parent := (keep - 2) / 2; keep > 1 && parent >= 0; parent-- {
+		adjust(parent, at[parent])
+	}
+	for i := keep; i < len(at); i++ {
+		if less(at[i], at[0]) {
+			value := at[i]
+			at[i] = at[0]
+			adjust(0, value)
+		}
+	}
+	out := at[:keep]
+	slices.Sort(out)
+	return out
+}
+
+func TestPicked(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	var s Scratch
-	for round := range 400 {
-		n := rng.IntN(3000) + 1
-		k := rng.IntN(n + 3)
-		scores := make([]float32, n)
+	cut := 0
+	for round := range 3000 {
+		b := 2 + rng.IntN(5)
+		scores := make([]float32, 1+rng.IntN(300))
 		for i := range scores {
 			switch round % 4 {
 			case 0:
@@ -79,22 +122,42 @@ func TestSelectTop(t *testing.T) {
 			case 1:
 				scores[i] = float32(rng.IntN(5)) // many ties
 			case 2:
-				scores[i] = 0
+				scores[i] = float32(round / 4 % 2)
 			default:
-				scores[i] = math.Float32frombits(rng.Uint32N(0x7f800001)) // every magnitude, and an infinity now and then
+				scores[i] = math.Float32frombits(rng.Uint32N(math.Float32bits(1e8))) // every magnitude
 			}
 		}
-		order := make([]int32, n)
-		for i := range order {
-			order[i] = int32(i)
+		x := Picked{Block: b, Tail: rng.IntN(b)}
+		all := len(scores)*b + x.Tail
+		x.Keep = x.Tail + 1 + rng.IntN(all-x.Tail+2)
+		var cells []float32
+		for _, v := range scores {
+			for range b {
+				cells = append(cells, v)
+			}
 		}
-		sort.SliceStable(order, func(a, b int) bool { return scores[order[a]] > scores[order[b]] })
-		want := slices.Clone(order[:min(k, n)])
-		slices.Sort(want)
-		got := SelectTop(nil, scores, k, &s)
+		for range x.Tail {
+			cells = append(cells, 1e9)
+		}
+		want := plainPick(cells, min(x.Keep, all))
+		var got []int
+		for _, r := range x.Runs(nil, scores, &s) {
+			if n := len(got); n > 0 && got[n-1]+1 == int(r.First) {
+				t.Fatalf("round %d: two runs where one would do", round)
+			}
+			for i := range r.N {
+				got = append(got, int(r.First+i))
+			}
+		}
 		if !slices.Equal(got, want) {
-			t.Fatalf("round %d: the best %d of %d are %v, want %v", round, k, n, got, want)
+			t.Fatalf("round %d, %+v of %d blocks: %v, want %v", round, x, len(scores), got, want)
 		}
+		if len(want) < all && (want[len(want)-1]+1)%b != 0 {
+			cut++
+		}
+	}
+	if cut < 100 {
+		t.Errorf("only %d rounds cut a block", cut)
 	}
 }
 
@@ -184,14 +247,11 @@ func TestSelectAllocatesNothing(t *testing.T) {
 	c := newGroup(rng, 1, compute.KVF16, compute.KVF16, dim, dim, 0, n, heads)
 	var s Scratch
 	scores, out := make([]float32, n), make([]float32, heads*dim)
-	picks := make([]int32, 0, n)
 	runs := make([]Run, 0, n)
 	if a := testing.AllocsPerRun(20, func() {
 		IndexScores(scores, c.q, heads, compute.KVF16, c.k, c.kstride, &s)
-		picks, runs = SelectTop(picks[:0], scores, 100, &s), runs[:0]
-		for _, p := range picks {
-			runs = append(runs, Run{p, 1})
-		}
+		x := Picked{Block: 1, Keep: 100}
+		runs = x.Runs(runs[:0], scores, &s)
 		AttendRuns(out, c.q, heads, KVRun{c.kt, c.k, c.kstride}, KVRun{c.vt, c.v, c.vstride}, runs, 1, &s)
 	}); a != 0 {
 		t.Errorf("%v allocations", a)

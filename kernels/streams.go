@@ -70,7 +70,7 @@ type Engram struct {
 //
 //	gate[c] = sigmoid(sgn(s)*sqrt(max(|s|, 1e-6))),  s = norm(key)[c].norm(x)[c] / sqrt(dim)
 //
-// and norm to the convolution's norm of out. key is used up. Order: the product of key and query is the float dot product
+// and norm to the convolution's norm of out. key is used up, and out may be key. Order: the product of key and query is the float dot product
 // of MatMul, times the rounded 1/sqrt(dim); the root is rounded to float32.
 func (g *Engram) Gate(out, norm, x, key, val []float32, s *Scratch) {
 	d, h := len(val), g.Streams

@@ -121,7 +121,7 @@ func (e *encoder) SparseAttention(dst, q, k, v, indexQ, indexK compute.Tensor, c
 
 // seen is the positions that a query sees.
 func (t *sparseTask) seen(row int) []kernels.Run {
-	return t.runs[row*(t.s.Top+1):][:t.count[row]]
+	return t.runs[row*t.most:][:t.count[row]]
 }
 
 // append stores the keys of the positions, and those of the blocks that they make whole.
@@ -150,7 +150,7 @@ func (t *sparseTask) append() {
 // each makes room for what belongs to each worker.
 func (t *sparseTask) each() {
 	if len(t.sums) == 0 {
-		t.sums, t.picks = make([][]float32, t.e.pool.threads), make([][]int32, t.e.pool.threads)
+		t.sums = make([][]float32, t.e.pool.threads)
 	}
 }
 
@@ -183,9 +183,9 @@ func (t *sparseTask) block(worker, item int) {
 // rank finds the runs of positions that each of the queries sees, some rows at a time.
 func (t *sparseTask) rank(rows int) {
 	threads, b := t.e.pool.threads, t.index.shape.Block
-	per := t.s.Top + 1
-	if len(t.runs) < rows*per {
-		t.runs = make([]kernels.Run, rows*per)
+	t.most = t.s.Top*b + b // runs may be single positions where many blocks are equal
+	if len(t.runs) < rows*t.most {
+		t.runs = make([]kernels.Run, rows*t.most)
 	}
 	if len(t.count) < rows {
 		t.count = make([]int32, rows)
@@ -196,9 +196,9 @@ func (t *sparseTask) rank(rows int) {
 	}
 	for t.first = 0; t.first < rows; t.first += some {
 		t.rows = min(some, rows-t.first)
-		t.most = int(t.pos(t.first+t.rows-1)+1) / b
+		whole := int(t.pos(t.first+t.rows-1)+1) / b // of the last one
 		t.phase = (*sparseTask).score
-		t.e.pool.run(t, t.rows*cuts(t.most, scorePiece))
+		t.e.pool.run(t, t.rows*cuts(whole, scorePiece))
 		t.phase = (*sparseTask).choose
 		t.e.pool.run(t, t.rows)
 	}
@@ -222,33 +222,10 @@ func (t *sparseTask) score(worker, item int) {
 
 // choose turns the scores of a row into runs.
 func (t *sparseTask) choose(worker, r int) {
-	row, b := t.first+r, int32(t.index.shape.Block)
-	p := t.pos(row)
-	whole := (p + 1) / b
-	runs := t.runs[row*(t.s.Top+1):][:0]
-	if int(whole) <= t.s.Top {
-		runs = append(runs, kernels.Run{N: p + 1})
-	} else {
-		if cap(t.picks[worker]) < t.s.Top {
-			t.picks[worker] = make([]int32, 0, t.s.Top)
-		}
-		at := r * t.index.shape.Blocks()
-		picks := kernels.SelectTop(t.picks[worker][:0], t.scores[at:at+int(whole)], t.s.Top, &t.e.workers[worker].scratch)
-		for _, n := range picks {
-			runs = join(runs, n*b, b)
-		}
-		if n := p + 1 - whole*b; n > 0 {
-			runs = join(runs, whole*b, n)
-		}
-	}
+	row, b := t.first+r, t.index.shape.Block
+	p := int(t.pos(row)) + 1
+	at := r * t.index.shape.Blocks()
+	x := kernels.Picked{Block: b, Tail: p % b, Keep: t.s.Top*b + b - 1}
+	runs := x.Runs(t.runs[row*t.most:][:0], t.scores[at:at+p/b], &t.e.workers[worker].scratch)
 	t.count[row] = int32(len(runs))
-}
-
-// join adds n positions from first on to runs.
-func join(runs []kernels.Run, first, n int32) []kernels.Run {
-	if i := len(runs) - 1; i >= 0 && runs[i].First+runs[i].N == first {
-		runs[i].N += n
-		return runs
-	}
-	return append(runs, kernels.Run{First: first, N: n})
 }

@@ -194,7 +194,7 @@ func (e *encoder) EngramGate(dst, norm, x, key, val compute.Tensor, g *compute.E
 	for _, t := range []*tensor{s.norm, s.x, s.key} {
 		sameShape("EngramGate", d, t)
 	}
-	if s.y.rows != d.rows || s.y.cols*g.Streams != d.cols || d == s.x || d == s.key || s.norm == s.x || s.norm == s.key || s.norm == d {
+	if s.y.rows != d.rows || s.y.cols*g.Streams != d.cols || d == s.x || s.norm == s.x || s.norm == s.key || s.norm == d {
 		panic(fmt.Sprintf("cpu: EngramGate of values of %d x %d into %d streams of %d x %d", s.y.rows, s.y.cols, g.Streams, d.rows, d.cols))
 	}
 	s.g = kernels.Engram{Streams: g.Streams, Eps: g.Eps, KeyNorm: vector(g.KeyNorm, d.cols), QueryNorm: vector(g.QueryNorm, d.cols), ConvNorm: vector(g.ConvNorm, d.cols)}
