@@ -78,7 +78,7 @@ const chunk = 64
 
 // Activate sets dst to act of a and b, which have the same length; dst may be either. compute.Act says what the functions
 // are; products and sums are rounded one by one, from left to right as written there. With ReLU2 b is nil.
-func Activate(act compute.Act, dst, a, b []float32) {
+func Activate(act compute.Act, dst, a, b []float32, s *Scratch) {
 	switch act {
 	case compute.SiLU:
 		SiluMul(dst, a, b)
@@ -95,10 +95,9 @@ func Activate(act compute.Act, dst, a, b []float32) {
 		return
 	}
 	sameLen("Activate", len(dst), len(a), len(b))
-	var x, t [chunk]float32
 	for len(dst) > 0 {
 		n := min(chunk, len(dst))
-		x, t := x[:n], t[:n]
+		x, t := s.aside[0][:n], s.aside[1][:n]
 		if act == compute.GELU {
 			for i, v := range a[:n] {
 				const c = 2 * 0.7978845608028654 // of sqrt(2/pi)

@@ -29,6 +29,7 @@ type Scratch struct {
 	heap    []candidate
 	places  []int32
 	gemm    gemmScratch
+	aside   [2][chunk]float32 // what an activation puts aside
 }
 
 // MatMul sets dst[c*ld+r] to the dot product of weight row r and activation row c for r in [r0,r1) and c in [c0,c1).

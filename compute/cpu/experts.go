@@ -212,9 +212,9 @@ func (t *expertTask) gateUp(worker, call, piece int) {
 			kernels.Add(u, c.e.UpBias[r0:r1])
 		}
 		if c.e.Gate.Out > 0 {
-			kernels.Activate(c.e.Act, g, g, u)
+			kernels.Activate(c.e.Act, g, g, u, &t.e.workers[worker].scratch)
 		} else {
-			kernels.Activate(c.e.Act, g, u, nil)
+			kernels.Activate(c.e.Act, g, u, nil, &t.e.workers[worker].scratch)
 		}
 	}
 	if c.open.Add(-1) != 0 {

@@ -89,7 +89,7 @@ func (t *rowTask) row(worker, r int) {
 		if t.y != nil {
 			b = t.y.row(r)
 		}
-		kernels.Activate(t.act, dst, t.x.row(r), b)
+		kernels.Activate(t.act, dst, t.x.row(r), b, &t.e.workers[worker].scratch)
 	case opAdd:
 		kernels.Add(dst, t.x.row(r))
 	case opBias:
