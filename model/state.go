@@ -24,6 +24,35 @@ func (m *Model) StateBytes(ctx int, k, v compute.KVType) int64 {
 	return m.KVShape(ctx, k, v).Bytes() + m.recurrent.Bytes()*m.recurrent.Copies(0)
 }
 
+// StateSize is what a sequence takes, in bytes.
+type StateSize struct {
+	Token     int64 // of a position's keys and values, all layers
+	Windowed  int64 // of those, in layers that keep no more than a window
+	Window    int   // the largest window; 0: no layer has one
+	Recurrent int64 // of one copy of the matrices of recurrent layers, however long the sequence
+	Conv      int64 // of the inputs that their convolutions look back at
+}
+
+// StateSize takes the state apart, keys and values stored as k and v.
+func (m *Model) StateSize(k, v compute.KVType) StateSize {
+	var z StateSize
+	one := m.KVShape(1, k, v)
+	for l, x := range one.Layers {
+		kb, vb := one.Sizes(l)
+		z.Token += kb + vb
+		if x.Window > 0 {
+			z.Windowed += kb + vb
+			z.Window = max(z.Window, x.Window)
+		}
+	}
+	for _, x := range m.recurrent.Layers {
+		conv := 4 * int64(x.Channels) * int64(x.Back)
+		z.Conv += conv
+		z.Recurrent += 4*x.Elems() - conv
+	}
+	return z
+}
+
 // NewState makes an empty sequence with room for ctx positions, keys and values stored as k and v. It fails when memory is
 // refused. Free gives the memory back.
 func (m *Model) NewState(ctx int, k, v compute.KVType) (*State, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"terrace/compute"
 	"terrace/gguf"
 	"terrace/model"
 )
@@ -38,6 +39,7 @@ type report struct {
 	Params   uint64            `json:"params"`
 	Types    []typeReport      `json:"types"`
 	Experts  *expertReport     `json:"experts,omitempty"`
+	State    *stateReport      `json:"state,omitempty"`
 	Runs     bool              `json:"supported"`
 	Reason   string            `json:"reason,omitempty"` // why Terrace cannot run it
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -75,6 +77,15 @@ type expertReport struct {
 	Bytes    int64 `json:"bytes"`
 	Dense    int64 `json:"dense_bytes"`
 	PerToken int64 `json:"bytes_per_token"` // read per decoded token if nothing were cached
+}
+
+// stateReport is what a sequence takes: keys and values as f16, recurrent state as float32.
+type stateReport struct {
+	KV        int64 `json:"kv_bytes_per_token"`
+	Windowed  int64 `json:"windowed_bytes_per_token,omitempty"` // of those, kept for the last Window positions only
+	Window    int   `json:"window,omitempty"`
+	Recurrent int64 `json:"recurrent_bytes,omitempty"`
+	Conv      int64 `json:"convolution_bytes,omitempty"`
 }
 
 func runInspect(c *cli.Context, e env) error {
@@ -170,10 +181,23 @@ func inspect(f *gguf.File, metadata, tensors bool) *report {
 	for _, t := range m.Dense() {
 		x.Dense += t.Length
 	}
+	z := m.StateSize(compute.KVF16, compute.KVF16)
+	r.State = &stateReport{z.Token, z.Windowed, z.Window, z.Recurrent, z.Conv}
 	if x.Total > 0 {
 		r.Experts = x
 	}
 	return r
+}
+
+func (x *stateReport) String() string {
+	s := fmt.Sprintf("%d bytes of f16 keys and values a token", x.KV)
+	if x.Window > 0 {
+		s += fmt.Sprintf(", %d of them for the last %d positions only", x.Windowed, x.Window)
+	}
+	if x.Recurrent+x.Conv > 0 {
+		s += fmt.Sprintf("; %s of recurrent state and %s of convolution inputs a sequence", bytesText(x.Recurrent), bytesText(x.Conv))
+	}
+	return s
 }
 
 func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
@@ -191,6 +215,9 @@ func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
 	if x := r.Experts; x != nil {
 		p("experts\t%d layers of %d, %d used a token, %s to %s each, %s in all", x.Layers, x.PerLayer, x.Used, bytesText(x.MinBytes), bytesText(x.MaxBytes), bytesText(x.Bytes))
 		p("dense\t%s stay in memory; a token reads %s of experts if none is cached", bytesText(x.Dense), bytesText(x.PerToken))
+	}
+	if x := r.State; x != nil {
+		p("state\t%s", x)
 	}
 	if !r.Runs {
 		p("cannot run\t%s", oneLine(r.Reason))
