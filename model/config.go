@@ -138,6 +138,30 @@ func (r *reader) count(name string, def, limit int) int {
 	return int(v[0])
 }
 
+// perLayer reads a number from 0 to limit for each layer of the file, those behind the last included; one number holds for
+// all.
+func (b *builder) perLayer(name string, limit int) []int {
+	key, out := b.key(name), make([]int, b.c.Layers+b.extra)
+	v, err := b.f.Metadata.Ints(key)
+	if err != nil {
+		b.take(err)
+		return out
+	}
+	if len(v) != 1 && len(v) != len(out) {
+		b.refuse("metadata key %q has %d elements, the model %d layers", key, len(v), len(out))
+		return out
+	}
+	for i := range out {
+		n := v[min(i, len(v)-1)]
+		if n < 0 || n > int64(limit) {
+			b.refuse("metadata key %q is %d in layer %d, want 0 to %d", key, n, i, limit)
+			return out
+		}
+		out[i] = int(n)
+	}
+	return out
+}
+
 // number reads a finite number above zero; def stands in for a missing key, NaN: the key must be there.
 func (r *reader) number(name string, def float64) float64 {
 	key := r.key(name)
@@ -231,13 +255,34 @@ func (r *reader) checkNeutral() {
 
 // base reads what every architecture has: sizes, attention heads, rotation.
 func (b *builder) base() {
+	b.heads(func() int { return b.count("attention.head_count_kv", b.c.Heads, maxHeads) })
+}
+
+// mixedBase is base where not all layers have attention; it answers the KV heads of each, the same number or 0.
+func (b *builder) mixedBase() []int {
+	var kv []int
+	b.heads(func() int {
+		most := 1
+		kv = b.perLayer("attention.head_count_kv", maxHeads)
+		for i, n := range kv {
+			if most = max(most, n); n != 0 && n != most {
+				b.refuse("metadata key %q is %d in layer %d and %d before it", b.key("attention.head_count_kv"), n, i, most)
+			}
+		}
+		return most
+	})
+	return kv
+}
+
+// heads is base with the KV heads given.
+func (b *builder) heads(kv func() int) {
 	r, c := &b.reader, b.c
 	c.Layers = r.count("block_count", 0, maxLayers)
 	c.Context = r.count("context_length", 0, maxContext)
 	c.Embd = r.count("embedding_length", 0, maxWidth)
 	c.Heads = r.count("attention.head_count", 0, maxHeads)
 	c.Eps = float32(r.number("attention.layer_norm_rms_epsilon", math.NaN()))
-	c.KVHeads = r.count("attention.head_count_kv", c.Heads, maxHeads)
+	c.KVHeads = kv()
 	head := max(1, c.Embd/c.Heads)
 	c.KeyDim = r.count("attention.key_length", head, maxWidth/c.Heads)
 	c.ValDim = r.count("attention.value_length", head, maxWidth/c.Heads)

@@ -215,20 +215,23 @@ func (b *builder) rotation(r RopeConfig) int {
 }
 
 // mlp takes a dense feed-forward part of layer i: suffix is "" or "_shexp".
-func (b *builder) mlp(i int, suffix string, ff int) *mlp {
-	m := &mlp{}
+func (b *builder) mlp(i int, suffix string, ff int, act compute.Act) *mlp {
+	m := &mlp{act: act}
 	c := b.c
 	name := func(s string) string { return tensorName(i, s+suffix+".weight") }
-	b.matrix(&m.gate, name("ffn_gate"), c.Embd, ff)
+	if act != compute.ReLU2 {
+		b.matrix(&m.gate, name("ffn_gate"), c.Embd, ff)
+		m.bg = b.buffer("gate", ff, 1)
+	}
 	b.matrix(&m.up, name("ffn_up"), c.Embd, ff)
 	b.matrix(&m.down, name("ffn_down"), ff, c.Embd)
-	m.bg, m.bu = b.buffer("gate", ff, 1), b.buffer("up", ff, 1)
+	m.bu = b.buffer("up", ff, 1)
 	return m
 }
 
 // dense takes the feed-forward part of a layer without experts.
 func (b *builder) dense(i int, in residual) *dense {
-	return &dense{in: in, mlp: b.mlp(i, "", b.c.FF), out: b.buffer("block", b.c.Embd, 1)}
+	return &dense{in: in, mlp: b.mlp(i, "", b.c.FF, compute.SiLU), out: b.buffer("block", b.c.Embd, 1)}
 }
 
 // routedOpts are what a layer of experts has besides the router's matrix.
@@ -270,7 +273,7 @@ func (b *builder) routed(i int, o routedOpts) *routed {
 	}
 	r.block = b.buffer("block", c.Embd, 1)
 	if o.shared > 0 {
-		r.shared = b.mlp(i, "_shexp", o.shared)
+		r.shared = b.mlp(i, "_shexp", o.shared, o.act)
 		if o.gated {
 			b.vector(&r.sharedGate, name("ffn_gate_inp_shexp.weight"), c.Embd)
 			r.gates = b.buffer("shared gate", 1, 1)

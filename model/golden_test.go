@@ -8,7 +8,7 @@ import (
 	"terrace/compute/cpu"
 )
 
-var fixtures = []string{"qwen3", "qwen3moe", "qwen3moe-f32", "qwen3moe-kquants", "qwen3moe-legacy", "qwen3moe-iquants",
+var fixtures = []string{"qwen3next", "qwen35moe", "qwen35", "lfm2moe", "nemotron_h_moe", "qwen3", "qwen3moe", "qwen3moe-f32", "qwen3moe-kquants", "qwen3moe-legacy", "qwen3moe-iquants",
 	"llama", "llama-moe", "qwen2moe", "olmoe", "gpt-oss", "gpt-oss-mxfp4", "glm4moe", "granitemoe", "minimax-m2", "bailingmoe2", "ernie4_5-moe"}
 
 // TestGoldenExact compares float32 activations with llama.cpp's float32 reference.

@@ -78,6 +78,25 @@ func (b *builder) vector(to *compute.Weight, name string, n int) {
 	b.m.binds = append(b.m.binds, bind{tensor: b.add(t), rows: 1, to: to})
 }
 
+// flat is vector for numbers that the file has in two dimensions.
+func (b *builder) flat(to *compute.Weight, name string, dims ...int) {
+	t := b.find(name, dims...)
+	if t == nil {
+		return
+	}
+	if t.Type != gguf.F32 {
+		b.refuse("tensor %q is of type %s, want %s", name, t.Type, gguf.F32)
+		return
+	}
+	n := 1
+	for _, d := range dims {
+		n *= d
+	}
+	at := b.add(t)
+	b.m.dense[at].In, b.m.dense[at].Out = n, 1
+	b.m.binds = append(b.m.binds, bind{tensor: at, rows: 1, to: to})
+}
+
 // has reports whether the file has a tensor.
 func (b *builder) has(name string) bool {
 	_, ok := b.f.Tensor(name)
