@@ -25,6 +25,7 @@ type Budget struct {
 	Runtime   int64 // Go runtime, tokenizer, metadata, page tables of all but the arena
 	Dense     int64 // dense weights
 	KV        int64 // one sequence: caches and what else layers remember
+	Table     int64 // pages of a table of rows that stays on disk
 	Work      int64 // activations of one pass
 	Arena     int64 // expert slots, alignment included
 	ArenaMin  int64 // the smallest working set
@@ -34,7 +35,7 @@ type Budget struct {
 }
 
 // fixed is everything but the arena.
-func (b Budget) fixed() int64 { return b.Runtime + b.Dense + b.KV + b.Work }
+func (b Budget) fixed() int64 { return b.Runtime + b.Dense + b.KV + b.Table + b.Work }
 
 // Least is the smallest budget that this model and context can have.
 func (b Budget) Least() int64 { return b.fixed() + mapped(b.ArenaMin) }

@@ -58,6 +58,8 @@ type Options struct {
 	SumsDir string
 	Log     *slog.Logger // nil: silent
 
+	tableCache int64 // bytes for the pages of a table of rows, in tests; 0: defaultTableCache
+
 	auto    bool  // the depth may change while it runs
 	machine fs.FS // where the system's files are read, in tests; nil: this machine's
 }

@@ -257,3 +257,23 @@ func TestSelectAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", a)
 	}
 }
+
+func BenchmarkPicked(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var s Scratch
+	for _, n := range []int{1024, 8192, 65536} {
+		scores := make([]float32, n)
+		for i := range scores {
+			scores[i] = float32(math.Abs(rng.NormFloat64()))
+		}
+		var runs []Run
+		for _, tail := range []int{3, 1} { // whole blocks; one that is cut
+			b.Run(fmt.Sprintf("%d blocks, tail %d", n, tail), func(b *testing.B) {
+				x := Picked{Block: 4, Tail: tail, Keep: 2051}
+				for b.Loop() {
+					runs = x.Runs(runs[:0], scores, &s)
+				}
+			})
+		}
+	}
+}

@@ -105,6 +105,13 @@ func newRig(t testing.TB, data []byte, s setup) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if d := m.Table(); d != nil {
+		rows, err := model.NewResidentTable(d, data[d.Offset:d.End()])
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.SetTable(rows)
+	}
 	res, err := model.NewResident(m, s.ahead, func(e gguf.Extent) ([]byte, error) { return data[e.Offset:e.End()], nil })
 	if err != nil {
 		t.Fatal(err)

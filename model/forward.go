@@ -52,6 +52,7 @@ func (m *Model) Forward(ctx context.Context, st *State, b Batch, src Source) err
 	if err != nil {
 		return err
 	}
+	copy(st.ids[min(st.pos, len(st.ids)):], b.Tokens)
 	st.commit(len(b.Tokens))
 	return nil
 }
@@ -59,10 +60,23 @@ func (m *Model) Forward(ctx context.Context, st *State, b Batch, src Source) err
 // walk takes the batch through the layers.
 func (m *Model) walk(w *work, b *Batch) error {
 	rows := len(b.Tokens)
+	if m.engram != nil {
+		if err := m.engram.ask(w, b.Tokens); err != nil {
+			return err
+		}
+		defer m.rows.Release() // after the last Submit
+	}
 	w.prepare(rows, w.st.pos)
-	w.enc.Embed(w.x, m.embd, b.Tokens)
+	to := w.x
+	if m.streams > 0 {
+		to = w.h
+	}
+	w.enc.Embed(to, m.embd, b.Tokens)
 	if m.embdScale != 0 {
-		w.enc.Scale(w.x, m.embdScale)
+		w.enc.Scale(to, m.embdScale)
+	}
+	if m.streams > 0 {
+		w.enc.Spread(w.x, to)
 	}
 	for i := range m.layers {
 		l := &m.layers[i]

@@ -66,6 +66,7 @@ type Footprint struct {
 	Dense         int64 // weights that are not routed experts
 	Experts       int64 // all routed experts
 	LargestExpert int64
+	Table         int64 // of which rows are read when they are needed
 }
 
 // layer is what a token meets at one depth: a block that mixes tokens and one that does not, either of which may be missing.
@@ -89,6 +90,15 @@ type Model struct {
 	recurrent compute.RecurrentShape
 	ropes     []*rope
 	width     int // of the residual
+	streams   int // that it consists of; 0: it is one
+
+	index     compute.IndexShape // of layers with block-sparse attention, without its context
+	ratios    []int              // positions of a block by layer; 0: dense attention
+	picks     int                // numbers that say what a row of a batch sees
+	blockRope int                // how index keys are turned, into ropes
+	engram    *engram            // nil: none
+	table     *TableDesc         // its table
+	rows      Table
 
 	embd, head compute.Weight
 	outIn      residual // the norm before the output
@@ -154,6 +164,9 @@ func (m *Model) Footprint() Footprint {
 	for i := range m.dense {
 		p.Dense += m.dense[i].Length
 	}
+	if m.table != nil {
+		p.Table = m.table.Length
+	}
 	for _, l := range m.experts {
 		for i := range l {
 			n := l[i].Bytes()
@@ -178,6 +191,9 @@ func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
 				}
 			}
 		}
+	}
+	if t := m.table; t != nil && !b.Supports(t.Type) {
+		return &loadError{fmt.Sprintf("%s: tensor %q is of type %s, which %s cannot compute", m.path, t.Name, t.Type, b.Name())}
 	}
 	for _, x := range m.binds {
 		t := &m.dense[x.tensor]

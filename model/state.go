@@ -10,6 +10,8 @@ import (
 type State struct {
 	kv       compute.KV        // nil where no layer has one
 	rec      compute.Recurrent // nil where no layer is recurrent
+	index    compute.Index     // nil where no layer has block-sparse attention
+	ids      []int32           // the tokens, where a hash of the last ones is wanted
 	pos, ctx int
 	high     int // positions written at some time; windowed layers have overwritten those that lie far enough before
 }
@@ -21,12 +23,33 @@ func (m *Model) KVShape(ctx int, k, v compute.KVType) compute.KVShape {
 
 // StateBytes is the size of a sequence of ctx positions: the cache and the recurrent state.
 func (m *Model) StateBytes(ctx int, k, v compute.KVType) int64 {
-	return m.KVShape(ctx, k, v).Bytes() + m.recurrent.Bytes()*m.recurrent.Copies(0)
+	return m.KVShape(ctx, k, v).Bytes() + m.recurrent.Bytes()*m.recurrent.Copies(0) + m.indexBytes(ctx, k)
+}
+
+// indexShape is the block index of a sequence of ctx positions with keys stored as k.
+func (m *Model) indexShape(ctx int, k compute.KVType) compute.IndexShape {
+	x := m.index
+	x.Context, x.Type = ctx, compute.IndexType(k)
+	return x
+}
+
+// indexBytes is the size of the index and of the tokens' ids.
+func (m *Model) indexBytes(ctx int, k compute.KVType) int64 {
+	n := int64(0)
+	if m.index.Layers > 0 {
+		x := m.indexShape(ctx, k)
+		n = x.Bytes()
+	}
+	if m.engram != nil {
+		n += 4 * int64(ctx)
+	}
+	return n
 }
 
 // StateSize is what a sequence takes, in bytes.
 type StateSize struct {
 	Token     int64 // of a position's keys and values, all layers
+	Index     int64 // of a position's keys in the block index, beside Token
 	Windowed  int64 // of those, in layers that keep no more than a window
 	Window    int   // the largest window; 0: no layer has one
 	Recurrent int64 // of one copy of the matrices of recurrent layers, however long the sequence
@@ -45,6 +68,7 @@ func (m *Model) StateSize(k, v compute.KVType) StateSize {
 			z.Window = max(z.Window, x.Window)
 		}
 	}
+	z.Index = int64(m.index.Layers) * int64(compute.IndexType(k).RowBytes(m.index.Dim))
 	for _, x := range m.recurrent.Layers {
 		conv := 4 * int64(x.Channels) * int64(x.Back)
 		z.Conv += conv
@@ -77,6 +101,17 @@ func (m *Model) NewState(ctx int, k, v compute.KVType) (*State, error) {
 			return nil, err
 		}
 		s.rec = rec
+	}
+	if m.index.Layers > 0 {
+		x, err := m.backend.NewIndex(m.indexShape(ctx, k))
+		if err != nil {
+			s.Free()
+			return nil, err
+		}
+		s.index = x
+	}
+	if m.engram != nil {
+		s.ids = make([]int32, ctx)
 	}
 	return s, nil
 }
@@ -145,5 +180,8 @@ func (s *State) Free() {
 	}
 	if s.rec != nil {
 		s.rec.Free()
+	}
+	if s.index != nil {
+		s.index.Free()
 	}
 }

@@ -30,6 +30,13 @@ type work struct {
 	want  int // rows of the last layer that anybody will see
 	keep  int // rows that go on after the layer at work has read all of them
 
+	// Of models with several residual streams: what each gets of a block's output; the hash of the last tokens; the rotation of
+	// the blocks that the batch makes whole.
+	inject    compute.Tensor
+	window    []int32
+	tableRows []int64
+	blocks    table
+
 	x, h         compute.Tensor // the rows at work, all of the batch or its last ones (narrow): the residual; a block's input
 	carried      []carried
 	lastX, lastH compute.Tensor
@@ -66,6 +73,9 @@ func newWork(m *Model) *work {
 	w := &work{m: m, enc: b.Encoder(), tables: make([]table, len(m.ropes))}
 	w.carry(&w.x, m.width)
 	w.carry(&w.h, c.Embd)
+	if m.streams > 0 {
+		w.carry(&w.inject, m.streams)
+	}
 	for _, s := range m.buffers {
 		w.buffers = append(w.buffers, b.NewTensor(rows*s.each, s.cols))
 	}
@@ -86,7 +96,7 @@ func (w *work) carry(cur *compute.Tensor, cols int) {
 // WorkBytes is what the activations of one pass of rows tokens take, the quantised copies of them included.
 func (m *Model) WorkBytes(rows int) int64 {
 	c := &m.cfg
-	n := m.width + c.Embd
+	n := m.width + c.Embd + m.streams
 	for _, s := range m.buffers {
 		n += s.cols * s.each
 	}
@@ -96,7 +106,13 @@ func (m *Model) WorkBytes(rows int) int64 {
 	for _, r := range m.ropes {
 		n += r.c.Dim
 	}
-	return int64(rows)*int64(n)*4*4/3 + logitBytes
+	n += m.picks
+	size := int64(rows)*int64(n)*4*4/3 + logitBytes
+	if m.streams > 0 {
+		const some = 64 // rows that a mixer takes at a time
+		size += 3 * 4 * some * int64(m.width)
+	}
+	return size
 }
 
 // rows is buffer b with rows rows for the block at work.
@@ -124,6 +140,9 @@ func (w *work) prepare(rows, pos int) {
 	w.pos = grown(w.pos, rows)
 	for i := range w.pos {
 		w.pos[i] = int32(pos + i)
+	}
+	if w.m.index.Layers > 0 {
+		w.wholeBlocks(rows, pos)
 	}
 	for r, p := range w.m.ropes {
 		t, half := &w.tables[r], p.c.Dim/2

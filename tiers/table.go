@@ -23,7 +23,7 @@ type TableOptions struct {
 	Rows     int64
 
 	Budget int64 // bytes of cached pages and of buffers for reads under way; 64 MiB when 0
-	Depth  int   // reads at the same time; 32 when 0
+	Depth  int   // reads at the same time; defaultDepth when 0
 
 	// For tests: what stands in for os.File.ReadAt.
 	readAt func(f *os.File, b []byte, off int64) (int, error)
@@ -91,18 +91,33 @@ func (e *RowError) Unwrap() error {
 	return e.Err
 }
 
+// defaultDepth is the number of reads at the same time where options do not say.
+const defaultDepth = 32
+
+// leastTable is the smallest budget for so many reads at a time.
+func leastTable(depth int) int64 { return int64(depth)*runBytes + indexCost + minPages*pageCost }
+
+// TableWhole is a budget that a table of so many bytes fits in whole, with the default depth: more is of no use.
+func TableWhole(length int64) int64 {
+	if length < 0 || length > 1<<48 {
+		length = 1 << 48
+	}
+	pages := length/tablePage + 2 // it begins and ends inside a page
+	return leastTable(defaultDepth) + (pages+max(pages/15, 8)+1)*pageCost
+}
+
 // OpenTable opens the file, past the page cache where that is possible, and takes the memory of the budget as it is used.
 func OpenTable(o TableOptions) (*Table, error) {
 	if o.Budget == 0 {
 		o.Budget = 64 << 20
 	}
 	if o.Depth == 0 {
-		o.Depth = 32
+		o.Depth = defaultDepth
 	}
 	if o.readAt == nil {
 		o.readAt = (*os.File).ReadAt
 	}
-	least := int64(o.Depth)*runBytes + indexCost + minPages*pageCost
+	least := leastTable(o.Depth)
 	switch {
 	case o.RowBytes < 1 || o.RowBytes > runBytes/2:
 		return nil, fmt.Errorf("%s: tensor %q: rows of %d bytes, want 1 to %d", o.Path, o.Tensor, o.RowBytes, runBytes/2)

@@ -82,6 +82,7 @@ type expertReport struct {
 // stateReport is what a sequence takes: keys and values as f16, recurrent state as float32.
 type stateReport struct {
 	KV        int64 `json:"kv_bytes_per_token"`
+	Index     int64 `json:"index_bytes_per_token,omitempty"`    // keys of a block index, beside KV
 	Windowed  int64 `json:"windowed_bytes_per_token,omitempty"` // of those, kept for the last Window positions only
 	Window    int   `json:"window,omitempty"`
 	Recurrent int64 `json:"recurrent_bytes,omitempty"`
@@ -182,7 +183,7 @@ func inspect(f *gguf.File, metadata, tensors bool) *report {
 		x.Dense += t.Length
 	}
 	z := m.StateSize(compute.KVF16, compute.KVF16)
-	r.State = &stateReport{z.Token, z.Windowed, z.Window, z.Recurrent, z.Conv}
+	r.State = &stateReport{z.Token, z.Index, z.Windowed, z.Window, z.Recurrent, z.Conv}
 	if x.Total > 0 {
 		r.Experts = x
 	}
@@ -191,6 +192,9 @@ func inspect(f *gguf.File, metadata, tensors bool) *report {
 
 func (x *stateReport) String() string {
 	s := fmt.Sprintf("%d bytes of f16 keys and values a token", x.KV)
+	if x.Index > 0 {
+		s += fmt.Sprintf(" and %d of index keys", x.Index)
+	}
 	if x.Window > 0 {
 		s += fmt.Sprintf(", %d of them for the last %d positions only", x.Windowed, x.Window)
 	}
