@@ -141,6 +141,9 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 // Config is the model's shape.
 func (m *Model) Config() Config { return m.cfg }
 
+// Streams is the number of vectors of Embd elements that the residual consists of.
+func (m *Model) Streams() int { return max(m.streams, 1) }
+
 // MaxRows is the most tokens of one Forward.
 func (m *Model) MaxRows() int { return m.maxRows }
 

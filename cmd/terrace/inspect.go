@@ -40,6 +40,7 @@ type report struct {
 	Types    []typeReport      `json:"types"`
 	Experts  *expertReport     `json:"experts,omitempty"`
 	State    *stateReport      `json:"state,omitempty"`
+	Table    *tableReport      `json:"table,omitempty"`
 	Runs     bool              `json:"supported"`
 	Reason   string            `json:"reason,omitempty"` // why Terrace cannot run it
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -77,6 +78,13 @@ type expertReport struct {
 	Bytes    int64 `json:"bytes"`
 	Dense    int64 `json:"dense_bytes"`
 	PerToken int64 `json:"bytes_per_token"` // read per decoded token if nothing were cached
+}
+
+// tableReport is a tensor of which a token needs a few rows: it stays on disk.
+type tableReport struct {
+	Name  string `json:"name"`
+	Rows  int64  `json:"rows"`
+	Bytes int64  `json:"bytes"`
 }
 
 // stateReport is what a sequence takes: keys and values as f16, recurrent state as float32.
@@ -182,6 +190,9 @@ func inspect(f *gguf.File, metadata, tensors bool) *report {
 	for _, t := range m.Dense() {
 		x.Dense += t.Length
 	}
+	if t := m.Table(); t != nil {
+		r.Table = &tableReport{t.Name, t.Rows, t.Length}
+	}
 	z := m.StateSize(compute.KVF16, compute.KVF16)
 	r.State = &stateReport{z.Token, z.Index, z.Windowed, z.Window, z.Recurrent, z.Conv}
 	if x.Total > 0 {
@@ -215,6 +226,9 @@ func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
 	p("model\t%s, architecture %s, %.2f %s parameters", orUnknown(oneLine(r.Name)), oneLine(r.Arch), count, unit)
 	for _, t := range r.Types {
 		p("type\t%s\t%d tensors\t%s", t.Type, t.Tensors, bytesText(t.Bytes))
+	}
+	if t := r.Table; t != nil {
+		p("table\t%s: %d rows, %s, stay on disk", t.Name, t.Rows, bytesText(t.Bytes))
 	}
 	if x := r.Experts; x != nil {
 		p("experts\t%d layers of %d, %d used a token, %s to %s each, %s in all", x.Layers, x.PerLayer, x.Used, bytesText(x.MinBytes), bytesText(x.MaxBytes), bytesText(x.Bytes))
