@@ -237,6 +237,7 @@ func (b *builder) dense(i int, in residual) *dense {
 // routedOpts are what a layer of experts has besides the router's matrix.
 type routedOpts struct {
 	in        residual
+	gate      residual    // how the router sees the residual; nil: as the experts do
 	rule      router.Rule // Experts and K are the configuration's
 	bias      bool        // exp_probs_b.bias, for the selection
 	scoreBias bool        // ffn_gate_inp.bias, added to the scores
@@ -249,7 +250,7 @@ type routedOpts struct {
 // routed takes the experts of layer i.
 func (b *builder) routed(i int, o routedOpts) *routed {
 	c := b.c
-	r := &routed{at: i, in: o.in, act: o.act, ff: c.ExpertFF, eps: c.Eps}
+	r := &routed{at: i, in: o.in, gate: o.gate, act: o.act, ff: c.ExpertFF, eps: c.Eps}
 	name := func(s string) string { return tensorName(i, s) }
 	rule := o.rule
 	rule.Experts, rule.K = c.Experts, c.TopK
@@ -280,6 +281,11 @@ func (b *builder) routed(i int, o routedOpts) *routed {
 		}
 	}
 	r.parts = b.buffer("parts", c.Embd, c.TopK)
+	if r.gate == nil {
+		r.gate = r.in
+	} else {
+		r.gateIn, r.apart = b.buffer("router input", c.Embd, 1), true
+	}
 	for k := range r.scores {
 		r.scores[k] = b.buffer(fmt.Sprint("scores ", k), c.Experts, 1)
 	}

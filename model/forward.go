@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"math"
 )
 
 // LogitsMode says of which rows of a batch Forward computes the logits.
@@ -77,6 +78,9 @@ func (m *Model) walk(w *work, b *Batch) error {
 	}
 	if m.streams > 0 {
 		w.enc.Spread(w.x, to)
+	}
+	for _, start := range m.starts {
+		start(w, b.Tokens)
 	}
 	for i := range m.layers {
 		l := &m.layers[i]
@@ -167,10 +171,15 @@ func (m *Model) output(w *work, b *Batch) error {
 			e.Softcap(w.logits, m.logitCap)
 		}
 		e.Read(out[:k*vocab], w.logits)
-		out = out[k*vocab:]
 		if err := e.Submit(); err != nil {
 			return err
 		}
+		for i := range k {
+			for _, id := range m.suppressed {
+				out[i*vocab+int(id)] = float32(math.Inf(-1))
+			}
+		}
+		out = out[k*vocab:]
 	}
 	return e.Submit()
 }

@@ -92,12 +92,14 @@ type Model struct {
 	width     int // of the residual
 	streams   int // that it consists of; 0: it is one
 
-	index     compute.IndexShape // of layers with block-sparse attention, without its context
-	ratios    []int              // positions of a block by layer; 0: dense attention
-	picks     int                // numbers that say what a row of a batch sees
-	blockRope int                // how index keys are turned, into ropes
-	engram    *engram            // nil: none
-	table     *TableDesc         // its table
+	index     compute.IndexShape              // of layers with block-sparse attention, without its context
+	ratios    []int                           // positions of a block by layer; 0: dense attention
+	picks     int                             // numbers that say what a row of a batch sees
+	blockRope int                             // how index keys are turned, into ropes
+	engram    *engram                         // nil: none
+	starts    []func(w *work, tokens []int32) // recorded behind the embedding
+	carries   []carrySpec                     // tensors that live through the layers besides the residual
+	table     *TableDesc                      // its table
 	rows      Table
 
 	embd, head compute.Weight
@@ -105,6 +107,7 @@ type Model struct {
 	embdScale  float32  // multiplies embeddings; 0: nothing
 	logitScale float32  // multiplies logits; 0: nothing
 	logitCap   float32  // their soft limit; 0: none
+	suppressed []int32  // tokens whose logits are minus infinity
 
 	backend compute.Backend
 	work    *work

@@ -11,6 +11,10 @@ import (
 type routed struct {
 	at                         int // the layer
 	in                         residual
+	gate                       residual // how the router sees the residual
+	apart                      bool     // which is not how the experts do
+	gateIn                     buffer
+	beside                     func(w *work)  // recorded while experts are read; nil: nothing
 	router, scoreBias          compute.Weight // scoreBias is nil where there is none
 	name                       string         // of router's tensor
 	rule                       *router.Rule
@@ -98,10 +102,15 @@ func (r *routed) lookAhead(w *work) int {
 		if h := w.rows(r.peeks[k-1], rows); r.guess[k-1] != nil {
 			e.RMSNorm(h, w.x, nil, r.eps)
 		} else {
-			t.in.peek(w, h, w.x)
+			t.gate.peek(w, h, w.x)
 		}
 	}
-	e.MatMul(w.seen[0], r.router, w.h)
+	own := w.h
+	if r.apart {
+		own = w.rows(r.gateIn, rows)
+		r.gate.enter(w, own, w.x)
+	}
+	e.MatMul(w.seen[0], r.router, own)
 	for k := 1; k <= ahead; k++ {
 		if w.seen[k] == nil {
 			continue
@@ -144,6 +153,9 @@ func (r *routed) choose(w *work, rows int) error {
 func (r *routed) compute(w *work, req Request) error {
 	e, rows := w.enc, w.x.Rows()
 	factor, plain := r.in.plain()
+	if r.beside != nil {
+		r.beside(w)
+	}
 	sum := w.x
 	if r.shared != nil {
 		y := w.rows(r.block, rows)

@@ -65,6 +65,12 @@ type carried struct {
 	all, one compute.Tensor
 }
 
+// carrySpec is a tensor of a block that is carried.
+type carrySpec struct {
+	cur  *compute.Tensor
+	cols int
+}
+
 // table holds the cosines and sines of a rotation for the rows of a batch.
 type table struct{ cos, sin []float32 }
 
@@ -75,6 +81,9 @@ func newWork(m *Model) *work {
 	w.carry(&w.h, c.Embd)
 	if m.streams > 0 {
 		w.carry(&w.inject, m.streams)
+	}
+	for _, s := range m.carries {
+		w.carry(s.cur, s.cols)
 	}
 	for _, s := range m.buffers {
 		w.buffers = append(w.buffers, b.NewTensor(rows*s.each, s.cols))
@@ -99,6 +108,9 @@ func (m *Model) WorkBytes(rows int) int64 {
 	n := m.width + c.Embd + m.streams
 	for _, s := range m.buffers {
 		n += s.cols * s.each
+	}
+	for _, s := range m.carries {
+		n += s.cols
 	}
 	if c.Experts > 0 {
 		n += (maxAhead+1)*c.Experts + 3*c.TopK*c.ExpertFF // scores on the host, the inside of experts
