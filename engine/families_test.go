@@ -61,7 +61,7 @@ func timeline(t *testing.T, o Options) string {
 	}
 	ctx := context.Background()
 	prompt := make([]int32, 44)
-	if strings.Contains(o.Path, "gpt-oss") {
+	if strings.Contains(o.Path, "gpt-oss") || strings.Contains(o.Path, "gemma4") {
 		prompt = make([]int32, 100) // once round the ring of a window
 	}
 	half := len(prompt) / 2
