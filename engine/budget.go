@@ -18,7 +18,7 @@ const outsideGo = 16 << 20
 // kernel's own tables want now and then; never more than a quarter of a small container.
 const autoMargin = 256 << 20
 
-// Budget is where the memory of an engine goes; all figures but the last two are bytes.
+// Budget is where the memory of an engine goes; all figures but the counts at the end are bytes.
 type Budget struct {
 	RAM       int64 // the promise: what the process may hold
 	Now       int64 // what of it may be used now; less than RAM while the machine or its container offers less
@@ -32,6 +32,8 @@ type Budget struct {
 	ArenaMost int64 // a slot for every expert, or what the user fixed
 	Slots     int   // experts that the arena holds
 	Experts   int   // experts in the model
+
+	Checkpoints int // of a sequence's recurrent state
 }
 
 // fixed is everything but the arena.

@@ -130,7 +130,6 @@ func (e *Engine) plan() error {
 	for _, l := range e.table {
 		b.Experts += len(l)
 	}
-	b.Runtime += pageTables(b.Dense + b.KV + b.Table)
 	slots := func(n int) int64 { return tiers.ArenaBytes(e.table, n) }
 	if b.Experts > 0 {
 		b.ArenaMin = tiers.MinBytes(e.table, tiers.Need{TopK: c.TopK, Lookahead: o.Lookahead, Guesses: c.TopK})
@@ -148,6 +147,10 @@ func (e *Engine) plan() error {
 			return err
 		}
 	}
+	copied := e.model.CheckpointBytes()
+	b.Checkpoints = checkpoints(copied, b.RAM)
+	b.KV += int64(b.Checkpoints) * copied
+	b.Runtime += pageTables(b.Dense + b.KV + b.Table)
 	if err := b.decide(o.ExpertRAM, slots); err != nil {
 		return fmt.Errorf("%s: %w", o.Path, err)
 	}

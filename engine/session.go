@@ -23,7 +23,7 @@ type Session struct {
 
 // NewSession makes an empty timeline of the engine's context size.
 func (e *Engine) NewSession() (*Session, error) {
-	st, err := e.model.NewState(e.opt.Context, e.opt.KeyType, e.opt.ValType)
+	st, err := e.model.NewState(e.opt.Context, e.opt.KeyType, e.opt.ValType, e.budget.Checkpoints)
 	if err != nil {
 		return nil, err
 	}
@@ -86,8 +86,16 @@ func (s *Session) Sync(ctx context.Context, prompt []int32) (int, error) {
 		keep++ // the last token is always evaluated: its logits are asked for
 	}
 	keep = s.truncate(keep)
+	s.state.Save()
+	stop, last := 0, keep // stop: where a batch ends early, for a checkpoint; last: where the latest one was made
+	if len(prompt)-keep >= checkpointGap && s.e.budget.Checkpoints > 0 {
+		stop = len(prompt) - checkpointTail
+	}
 	for at := keep; at < len(prompt); {
 		n := min(s.e.opt.Batch, len(prompt)-at)
+		if at < stop {
+			n = min(n, stop-at)
+		}
 		mode := model.NoLogits
 		if at+n == len(prompt) {
 			mode = model.LastLogits
@@ -96,8 +104,34 @@ func (s *Session) Sync(ctx context.Context, prompt []int32) (int, error) {
 			return at - keep, err
 		}
 		at += n
+		if at == stop || at-last >= checkpointGap {
+			s.state.Save()
+			last = at
+		}
 	}
 	return len(prompt) - keep, nil
+}
+
+// maxCheckpoints bounds the checkpoints of a session.
+const maxCheckpoints = 8
+
+// checkpointShare is the part of the RAM budget that checkpoints may take, as its reciprocal; one is made in any case.
+const checkpointShare = 32
+
+// checkpointGap is the least distance of checkpoints within a prompt: a copy of the state costs about what a token does.
+const checkpointGap = 64
+
+// checkpointTail is how far before the end of a prompt a checkpoint is made: chat templates end a prompt with a few tokens
+// that open the answer, and the next request often has others there.
+const checkpointTail = 8
+
+// checkpoints is how many copies of a recurrent state of so many bytes a budget has room for. Without them a timeline that
+// goes back by a token is evaluated anew.
+func checkpoints(bytes, budget int64) int {
+	if bytes == 0 {
+		return 0
+	}
+	return int(min(max(budget/checkpointShare/bytes, 1), maxCheckpoints))
 }
 
 // Eval appends one token; Logits are those after it. A warm decode step allocates nothing.

@@ -65,6 +65,7 @@ type setup struct {
 	k, v    compute.KVType
 	source  func(m *model.Model, r *model.Resident) model.Source // nil: the resident one
 	context int
+	saves   int // checkpoints
 }
 
 var exact = setup{cpu: cpu.Options{Threads: 2, Exact: true}, k: compute.KVF32, v: compute.KVF32}
@@ -119,7 +120,7 @@ func newRig(t testing.TB, data []byte, s setup) *rig {
 	if s.context == 0 {
 		s.context = 320
 	}
-	st, err := m.NewState(s.context, s.k, s.v)
+	st, err := m.NewState(s.context, s.k, s.v, s.saves)
 	if err != nil {
 		t.Fatal(err)
 	}

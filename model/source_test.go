@@ -367,7 +367,7 @@ func TestForwardRefuses(t *testing.T) {
 		}
 	}
 	r.feed(t, tokens(4), 4)
-	if _, err := r.NewState(0, compute.KVF16, compute.KVF16); err == nil {
+	if _, err := r.NewState(0, compute.KVF16, compute.KVF16, 0); err == nil {
 		t.Error("a context of 0 tokens was taken")
 	}
 }

@@ -12,6 +12,7 @@ type State struct {
 	rec      compute.Recurrent // nil where no layer is recurrent
 	index    compute.Index     // nil where no layer has block-sparse attention
 	ids      []int32           // the tokens, where a hash of the last ones is wanted
+	saved    checkpoints       // of rec, one a slot
 	pos, ctx int
 	high     int // positions written at some time; windowed layers have overwritten those that lie far enough before
 }
@@ -21,7 +22,7 @@ func (m *Model) KVShape(ctx int, k, v compute.KVType) compute.KVShape {
 	return compute.KVShape{Layers: m.kvLayers, Context: ctx, Slack: m.maxRows, K: k, V: v}
 }
 
-// StateBytes is the size of a sequence of ctx positions: the cache and the recurrent state.
+// StateBytes is the size of a sequence of ctx positions: the cache and the recurrent state without checkpoints.
 func (m *Model) StateBytes(ctx int, k, v compute.KVType) int64 {
 	return m.KVShape(ctx, k, v).Bytes() + m.recurrent.Bytes()*m.recurrent.Copies(0) + m.indexBytes(ctx, k)
 }
@@ -45,6 +46,9 @@ func (m *Model) indexBytes(ctx int, k compute.KVType) int64 {
 	}
 	return n
 }
+
+// CheckpointBytes is the size of a checkpoint; 0: the model needs none to go back.
+func (m *Model) CheckpointBytes() int64 { return m.recurrent.Bytes() }
 
 // StateSize is what a sequence takes, in bytes.
 type StateSize struct {
@@ -77,9 +81,9 @@ func (m *Model) StateSize(k, v compute.KVType) StateSize {
 	return z
 }
 
-// NewState makes an empty sequence with room for ctx positions, keys and values stored as k and v. It fails when memory is
-// refused. Free gives the memory back.
-func (m *Model) NewState(ctx int, k, v compute.KVType) (*State, error) {
+// NewState makes an empty sequence with room for ctx positions, keys and values stored as k and v, and for so many
+// checkpoints, where the model needs them to go back. It fails when memory is refused. Free gives the memory back.
+func (m *Model) NewState(ctx int, k, v compute.KVType, saves int) (*State, error) {
 	if m.backend == nil {
 		panic("model: NewState before Bind")
 	}
@@ -95,12 +99,12 @@ func (m *Model) NewState(ctx int, k, v compute.KVType) (*State, error) {
 		s.kv = kv
 	}
 	if len(m.recurrent.Layers) > 0 {
-		rec, err := m.backend.NewRecurrent(m.recurrent, 0)
+		rec, err := m.backend.NewRecurrent(m.recurrent, saves)
 		if err != nil {
 			s.Free()
 			return nil, err
 		}
-		s.rec = rec
+		s.rec, s.saved = rec, make(checkpoints, saves)
 	}
 	if m.index.Layers > 0 {
 		x, err := m.backend.NewIndex(m.indexShape(ctx, k))
@@ -122,34 +126,47 @@ func (s *State) Pos() int { return s.pos }
 // Context is the number of tokens it has room for.
 func (s *State) Context() int { return s.ctx }
 
+// Save makes a checkpoint of where the sequence stands, in place of another where all are taken. Models that need none to go
+// back make none.
+func (s *State) Save() {
+	if s.rec == nil || s.pos == 0 {
+		return
+	}
+	if slot, ok := s.saved.take(s.pos); ok {
+		s.rec.Save(slot)
+	}
+}
+
 // Truncate goes back to the first pos tokens, or to fewer where the state cannot stand there any more: a layer's window has
-// lost what it would see, or recurrent layers cannot go back. It answers how many tokens the sequence holds now.
+// lost what it would see, or recurrent layers have no checkpoint there. It answers how many tokens the sequence holds now.
 func (s *State) Truncate(pos int) int {
 	if pos < 0 || pos > s.pos {
 		panic(fmt.Sprintf("model: Truncate to %d of a sequence of %d tokens", pos, s.pos))
 	}
-	if pos < s.pos && !s.stands(pos) {
+	if pos == s.pos {
+		return pos
+	}
+	if s.rec != nil {
+		slot, at, ok := s.saved.best(pos)
+		if pos = at; ok && s.sees(pos) {
+			s.rec.Restore(slot)
+		} else {
+			pos = 0
+			s.rec.Clear()
+		}
+		s.saved.cut(pos)
+	} else if !s.sees(pos) {
 		pos = 0
 	}
-	if pos < s.pos && s.rec != nil {
-		s.rec.Clear()
-	}
-	s.pos = pos
-	if pos == 0 {
+	if s.pos = pos; pos == 0 {
 		s.high = 0
 	}
 	return pos
 }
 
-// stands reports whether the sequence can go back to pos.
-func (s *State) stands(pos int) bool {
-	if pos == 0 {
-		return true
-	}
-	if s.rec != nil {
-		return false
-	}
-	if s.kv == nil {
+// sees reports whether windowed layers still hold what the token at pos will see.
+func (s *State) sees(pos int) bool {
+	if pos == 0 || s.kv == nil {
 		return true
 	}
 	shape := s.kv.Shape()
