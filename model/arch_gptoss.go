@@ -16,8 +16,8 @@ func gptoss(b *builder) {
 		b.refuse("metadata key %q is %d, and %s is computed with %d", b.key("expert_gating_func"), g, b.arch, router.SoftmaxWeight)
 	}
 	window := b.count("attention.sliding_window", 0, maxContext)
-	near := b.c.Rope
-	near.Base = float32(b.number("rope.freq_base_swa", float64(near.Base)))
+	near := b.c.Rope // of windows, whose base and factor stay the file's where options extend the context
+	near.Base, near.Factor = float32(b.number("rope.freq_base_swa", float64(b.trained.Base))), b.trained.Factor
 	windowed := b.windowed(2)
 	b.layers(func(i int, l *layer) {
 		o := attnOpts{biases: true, outBias: true, sinks: true}

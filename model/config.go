@@ -56,6 +56,8 @@ type reader struct {
 	seen  map[string]bool // keys that were asked for
 	extra int             // layers behind the last that only predict further tokens
 	err   error
+
+	trained RopeConfig // the file's own rotation, without what options put in its place
 }
 
 func (r *reader) refuse(format string, args ...any) {

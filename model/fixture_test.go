@@ -66,6 +66,7 @@ type setup struct {
 	source  func(m *model.Model, r *model.Resident) model.Source // nil: the resident one
 	context int
 	saves   int // checkpoints
+	rope    model.RopeOptions
 }
 
 var exact = setup{cpu: cpu.Options{Threads: 2, Exact: true}, k: compute.KVF32, v: compute.KVF32}
@@ -90,7 +91,7 @@ func openBytes(t testing.TB, name string, data []byte) *gguf.File {
 func newRig(t testing.TB, data []byte, s setup) *rig {
 	t.Helper()
 	f := openBytes(t, "fixture", data)
-	m, err := model.Load(f, model.Options{MaxRows: s.rows})
+	m, err := model.Load(f, model.Options{MaxRows: s.rows, Rope: s.rope})
 	if err != nil {
 		t.Fatal(err)
 	}

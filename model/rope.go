@@ -113,6 +113,7 @@ func (r *reader) rope(c *Config, keyDim int, o *RopeOptions) {
 		p.LogMul /= 0.1 // the file holds a tenth of the model's multiplier
 	}
 	p.Scaling = s
+	r.trained = *p
 	p.apply(o)
 	if p.ExtFactor != 0 && p.Base == 1 {
 		r.refuse("metadata key %q is 1, and yarn needs another base", r.key("rope.freq_base"))
