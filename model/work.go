@@ -120,6 +120,9 @@ func (m *Model) WorkBytes(rows int) int64 {
 	}
 	n += m.picks
 	size := int64(rows)*int64(n)*4*4/3 + logitBytes
+	if m.index.Layers > 0 {
+		size += 8 << 20 // scores of blocks
+	}
 	if m.streams > 0 {
 		const some = 64 // rows that a mixer takes at a time
 		size += 3 * 4 * some * int64(m.width)

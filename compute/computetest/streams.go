@@ -53,13 +53,16 @@ func (s Suite) mix(t *testing.T) {
 	e := s.Backend.Encoder()
 	const streams, width, rank, eps = 4, 256, 32, 1e-6
 	const cols = streams * width
-	for _, typ := range []gguf.Type{gguf.F32, gguf.F16, gguf.Q8_0, gguf.Q4_0} {
+	types, most := []gguf.Type{gguf.F32, gguf.F16, gguf.Q8_0, gguf.Q4_0}, 130
+	if s.Short {
+		types, most = types[1:3], 66
+	}
+	for _, typ := range types {
 		down, dw := Matrix(t, 60, typ, cols, rank)
 		up, uw := Matrix(t, 61, typ, rank, cols)
 		inject, iw := Matrix(t, 62, typ, cols, streams)
 		norm := random(63, cols, 1)
 		m := &compute.Mixer{Norm: s.vector(t, norm), Down: s.weight(t, down), Up: s.weight(t, up), Inject: s.weight(t, inject), Streams: streams, Eps: eps}
-		const most = 130
 		x := random(64, most*cols, 1)
 		n := normed(widen(x), norm, width, eps)
 		lo := times(dw, cols, n)
@@ -301,11 +304,15 @@ func (c *sparseCase) want(p int) (out []float64, cut bool) {
 }
 
 func (s Suite) sparse(t *testing.T) {
-	const n = 275
+	n := 275
+	tops := []int{1, 9, n}
+	if s.Short {
+		n, tops = 90, []int{9, 90}
+	}
 	c := &sparseCase{s: s, n: n, q: random(80, n*sparseHeads*sparseDim, 1), k: random(81, n*sparseKV*sparseDim, 1), v: random(82, n*sparseKV*sparseVal, 1),
 		iq: random(83, n*indexHeads*indexDim, 1), ik: random(84, n*indexDim, 1), norm: random(85, indexDim, 1)}
 	for _, kv := range []compute.KVType{compute.KVF32, compute.KVF16} {
-		for _, top := range []int{1, 9, n} {
+		for _, top := range tops {
 			c.top, c.kv = top, kv
 			whole := c.run(t, n, false)
 			what := fmt.Sprintf("SparseAttention over the best %d blocks of %s", top, kv)

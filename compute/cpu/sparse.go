@@ -68,13 +68,15 @@ type sparseTask struct {
 	heads       int // of the index
 	phase       func(t *sparseTask, worker, item int)
 	first       int       // row of the queries that the phase begins with
-	rows, most  int       // rows at a time; blocks that the last of them may see
+	rows, most  int       // rows at a time; runs of a row at most
 	scores      []float32 // rows x blocks
 	runs        []kernels.Run
-	count       []int32 // runs of each row
-	picks       [][]int32
+	count       []int32     // runs of each row
 	sums        [][]float32 // by worker: a block's key
 }
+
+// scoreBytes bounds the scores that are held at a time, beyond those of one row.
+const scoreBytes = 8 << 20
 
 // scorePiece is the number of blocks of a scoring item.
 const scorePiece = 1024
@@ -190,7 +192,7 @@ func (t *sparseTask) rank(rows int) {
 	if len(t.count) < rows {
 		t.count = make([]int32, rows)
 	}
-	some := min(rows, 2*threads)
+	some := max(1, min(rows, 2*threads, scoreBytes/4/t.index.shape.Blocks()))
 	if n := some * t.index.shape.Blocks(); len(t.scores) < n { // for the whole context at once: decoding allocates nothing
 		t.scores = make([]float32, n)
 	}
