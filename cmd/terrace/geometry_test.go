@@ -23,6 +23,8 @@ type geometry struct {
 	tensors            func(g *geometry)
 	layer              func(g *geometry, i int)
 
+	tied bool // the head is the embedding
+
 	list []gguf.WriteTensor
 }
 
@@ -114,7 +116,9 @@ func (g *geometry) open(t *testing.T) *gguf.File {
 		meta = append(meta, gguf.Field{Key: g.arch + "." + k, Value: v})
 	}
 	g.add("token_embd.weight", gguf.Q8_0, g.embd, g.vocab)
-	g.add("output.weight", gguf.Q8_0, g.embd, g.vocab)
+	if !g.tied {
+		g.add("output.weight", gguf.Q8_0, g.embd, g.vocab)
+	}
 	if g.tensors == nil {
 		g.add("output_norm.weight", gguf.F32, g.embd)
 	} else {

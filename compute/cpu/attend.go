@@ -73,11 +73,17 @@ func (t *attendTask) run() {
 	// The query heads of one KV head share one reading of the keys and values where there is work enough for everybody, or the
 	// same for everybody.
 	rows, heads, threads := t.q.rows, t.kvHeads*t.group, t.e.pool.threads
-	switch items := rows * t.kvHeads; {
-	case threads == 1 || items >= 4*threads || items >= 2*threads && items%threads == 0:
+	enough := func(items int) bool { return items >= 4*threads || items >= 2*threads && items%threads == 0 }
+	switch {
+	case threads == 1 || enough(rows*t.kvHeads):
 		t.headsAt = t.group
 	case t.group%4 == 0 && rows*heads/4 >= threads:
 		t.headsAt = 4
+		for n := 8; n < t.group; n += 4 { // a compressed cache has one KV head for all
+			if t.group%n == 0 && enough(rows*heads/n) {
+				t.headsAt = n
+			}
+		}
 	default:
 		t.headsAt = 1
 	}
