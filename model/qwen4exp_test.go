@@ -12,7 +12,33 @@ import (
 	"terrace/model"
 )
 
-func init() { fixtures = append(fixtures, "qwen4exp", "qwen4exp-q4k") }
+func init() {
+	fixtures = append(fixtures, "qwen4exp", "qwen4exp-q4k")
+	recurrentFixtures = append(recurrentFixtures, "qwen4exp")
+}
+
+// TestStreamsGoBack: from a checkpoint inside a block of positions, other tokens give the logits of a sequence that never held
+// the first ones: neither index keys nor n-grams nor convolutions remember them.
+func TestStreamsGoBack(t *testing.T) {
+	data := unzip(t, "golden", "qwen4exp", "model.gguf.gz")
+	long := readGolden(t, "qwen4exp").Long.Tokens
+	for _, save := range []int{60, 61, 62, 63} {
+		r := newRig(t, data, setup{cpu: cpu.Options{Threads: 2}, saves: 1})
+		ids := append([]int32(nil), long[:save]...)
+		r.feed(t, ids, 50)
+		r.st.Save()
+		r.feed(t, long[save:130], 50)
+		if at := r.st.Truncate(90); at != save {
+			t.Fatalf("back to %d tokens, the checkpoint is at %d", at, save)
+		}
+		other := long[200:290]
+		got := r.feed(t, other, 13)
+		want := newRig(t, data, setup{cpu: cpu.Options{Threads: 2}}).feed(t, append(ids, other...), 512)[save:]
+		if i, j, same := sameBits(got, want); !same {
+			t.Errorf("checkpoint at %d: token %d, logit %d is %v, want %v", save, i, j, got[i][j], want[i][j])
+		}
+	}
+}
 
 // TestStreamsRefuse: what a file of residual streams, picked blocks and n-grams gets wrong is refused by name.
 func TestStreamsRefuse(t *testing.T) {
