@@ -101,6 +101,9 @@ type RecurrentEncoder interface {
 	// alpha and beta are the projections of a row, one a value head. Where alpha is nil beta has both: for each key head the
 	// betas of its value heads, then their alphas.
 	DeltaNet(dst, qkv, alpha, beta Tensor, r Recurrent, s DeltaSpec)
+	// SplitGroups takes apart rows that have key elements of queries, key of keys, val of values and val of gates for each of
+	// groups key heads: qkv gets the queries of all, then the keys, then the values, and z the gates.
+	SplitGroups(qkv, z, x Tensor, groups, key, val int)
 	// Mamba2 sets dst to the results of the recurrence over xbc, whose rows are the inputs of all heads, the keys of all groups
 	// and their queries; dt has the projected step of each head.
 	Mamba2(dst, xbc, dt Tensor, r Recurrent, s MambaSpec)

@@ -11,6 +11,7 @@ import (
 func init() { register("nemotron_h_moe", nemotronH) }
 
 func nemotronH(b *builder) {
+	b.still = true
 	kv := b.mixedBase()
 	ff := b.perLayer("feed_forward_length", maxWidth)
 	b.expertSizes(0)

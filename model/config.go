@@ -210,6 +210,7 @@ var neutral = []struct {
 	{"leading_dense_block_count", []float64{0}},
 	{"interleave_moe_layer_step", []float64{0, 1}},
 	{"moe_every_n_layers", []float64{0, 1}},
+	{"moe_latent_size", []float64{0}},
 	{"nextn_predict_layers", []float64{0}},
 	{"embedding_length_per_layer_input", []float64{0}},
 	{"hyper_connection.count", []float64{0, 1}},
@@ -264,14 +265,17 @@ func (b *builder) base() {
 func (b *builder) mixedBase() []int {
 	var kv []int
 	b.heads(func() int {
-		most := 1
+		first := 0
 		kv = b.perLayer("attention.head_count_kv", maxHeads)
 		for i, n := range kv {
-			if most = max(most, n); n != 0 && n != most {
-				b.refuse("metadata key %q is %d in layer %d and %d before it", b.key("attention.head_count_kv"), n, i, most)
+			if first == 0 {
+				first = n
+			}
+			if n != 0 && n != first {
+				b.refuse("metadata key %q is %d in layer %d, %d before it", b.key("attention.head_count_kv"), n, i, first)
 			}
 		}
-		return most
+		return max(first, 1)
 	})
 	return kv
 }
@@ -292,7 +296,9 @@ func (b *builder) heads(kv func() int) {
 	if c.Heads%c.KVHeads != 0 {
 		r.refuse("%d attention heads are no multiple of %d KV heads", c.Heads, c.KVHeads)
 	}
-	r.rope(c, c.KeyDim, b.ropeOpts)
+	if !b.still {
+		r.rope(c, c.KeyDim, b.ropeOpts)
+	}
 }
 
 // denseFF reads the width of layers without experts.

@@ -32,6 +32,7 @@ type builder struct {
 	m        *Model
 	c        *Config
 	ropeOpts *RopeOptions
+	still    bool // nothing is rotated, whatever keys say
 	used     map[string]bool
 }
 

@@ -88,6 +88,7 @@ type Model struct {
 	buffers   []bufferSpec
 	kvLayers  []compute.KVLayer
 	recurrent compute.RecurrentShape
+	turned    int64 // bytes of convolutions' weights in another order
 	ropes     []*rope
 	width     int // of the residual
 	streams   int // that it consists of; 0: it is one

@@ -38,15 +38,23 @@ func (b *builder) ssm() ssmSizes {
 	return s
 }
 
+// taps takes the weight of a convolution, of which a backend makes a copy that suits it.
+func (b *builder) taps(to *compute.Weight, name string, taps, channels int) {
+	b.matrix(to, name, taps, channels)
+	b.m.turned += 4 * int64(taps) * int64(channels)
+}
+
 // deltaNet is a gated DeltaNet: projections, a short convolution, the recurrence, a gated norm.
 type deltaNet struct {
 	in                               residual
 	qkv, z, beta, alpha, conv        compute.Weight // alpha is nil where beta has both
+	both                             compute.Weight // instead of qkv and z, by key heads; nil: those
 	a, dt, norm, out                 compute.Weight
-	layer, groups, dim               int // of the recurrent state; key heads; elements of a value
+	layer, groups, key, dim          int // of the recurrent state; key heads; elements of a key and of a value
 	grouped                          bool
 	gate                             compute.Act
 	eps, scale                       float32
+	bboth                            buffer
 	bx, bc, bz, by, bbeta, ba, block buffer
 }
 
@@ -61,15 +69,21 @@ type deltaOpts struct {
 // deltaNet takes the gated DeltaNet of layer i.
 func (b *builder) deltaNet(i int, s ssmSizes, o deltaOpts) *deltaNet {
 	c := b.c
-	n := &deltaNet{in: o.in, groups: s.groups, dim: s.inner / s.heads, grouped: o.grouped, gate: o.gate, eps: c.Eps, scale: float32(1 / math.Sqrt(float64(s.state)))}
+	n := &deltaNet{in: o.in, groups: s.groups, key: s.state, dim: s.inner / s.heads, grouped: o.grouped, gate: o.gate, eps: c.Eps, scale: float32(1 / math.Sqrt(float64(s.state)))}
 	if n.in == nil {
 		n.in = b.norm(i, "attn_norm")
 	}
 	name := func(s string) string { return tensorName(i, s) }
 	ch := 2*s.groups*s.state + s.inner
-	b.matrix(&n.qkv, name("attn_qkv.weight"), c.Embd, ch)
-	b.matrix(&n.z, name("attn_gate.weight"), c.Embd, s.inner)
-	b.matrix(&n.conv, name("ssm_conv1d.weight"), s.taps, ch)
+	if o.joint && b.has(name("ssm_in.weight")) {
+		// Older files: of each key head its query, its key, the values and the gates of its value heads.
+		b.matrix(&n.both, name("ssm_in.weight"), c.Embd, ch+s.inner)
+		n.bboth = b.buffer("ssm in", ch+s.inner, 1)
+	} else {
+		b.matrix(&n.qkv, name("attn_qkv.weight"), c.Embd, ch)
+		b.matrix(&n.z, name("attn_gate.weight"), c.Embd, s.inner)
+	}
+	b.taps(&n.conv, name("ssm_conv1d.weight"), s.taps, ch)
 	b.vector(&n.dt, name("ssm_dt.bias"), s.heads)
 	b.vector(&n.a, name("ssm_a"), s.heads)
 	n.bbeta = b.buffer("ssm beta", s.heads, 1)
@@ -93,8 +107,14 @@ func (n *deltaNet) run(w *work) error {
 	e, rows, st := w.enc, w.x.Rows(), w.st.rec
 	n.in.enter(w, w.h, w.x)
 	x, z, beta := w.rows(n.bx, rows), w.rows(n.bz, rows), w.rows(n.bbeta, rows)
-	e.MatMul(x, n.qkv, w.h)
-	e.MatMul(z, n.z, w.h)
+	if n.both != nil {
+		both := w.rows(n.bboth, rows)
+		e.MatMul(both, n.both, w.h)
+		e.SplitGroups(x, z, both, n.groups, n.key, z.Cols()/n.groups)
+	} else {
+		e.MatMul(x, n.qkv, w.h)
+		e.MatMul(z, n.z, w.h)
+	}
 	e.MatMul(beta, n.beta, w.h)
 	var alpha compute.Tensor
 	if n.alpha != nil {
@@ -128,7 +148,7 @@ func (b *builder) shortConv(i, taps int) *shortConv {
 		at := b.add(t)
 		b.m.binds = append(b.m.binds, bind{tensor: at, rows: n, to: &s.b}, bind{tensor: at, first: n, rows: n, to: &s.c}, bind{tensor: at, first: 2 * n, rows: n, to: &s.x})
 	}
-	b.matrix(&s.conv, name("conv"), taps, n)
+	b.taps(&s.conv, name("conv"), taps, n)
 	b.matrix(&s.out, name("out_proj"), n, n)
 	s.layer = b.recurrentLayer(compute.RecurrentLayer{Channels: n, Back: taps - 1})
 	s.bb, s.bc, s.bx = b.buffer("conv b", n, 1), b.buffer("conv c", n, 1), b.buffer("conv in", n, 1)
@@ -174,7 +194,7 @@ func (b *builder) mamba2(i int, s ssmSizes) *mamba2 {
 		b.m.binds = append(b.m.binds, bind{tensor: at, rows: s.inner, to: &m.z}, bind{tensor: at, first: s.inner, rows: ch, to: &m.xbc},
 			bind{tensor: at, first: s.inner + ch, rows: s.heads, to: &m.step})
 	}
-	b.matrix(&m.conv, name("ssm_conv1d.weight"), s.taps, ch)
+	b.taps(&m.conv, name("ssm_conv1d.weight"), s.taps, ch)
 	b.vector(&m.bias, name("ssm_conv1d.bias"), ch)
 	b.vector(&m.dt, name("ssm_dt.bias"), s.heads)
 	b.flat(&m.a, name("ssm_a"), 1, s.heads)

@@ -102,7 +102,8 @@ func (w *work) carry(cur *compute.Tensor, cols int) {
 	w.carried = append(w.carried, carried{cur, b.NewTensor(w.m.maxRows, cols), b.NewTensor(1, cols)})
 }
 
-// WorkBytes is what the activations of one pass of rows tokens take, the quantised copies of them included.
+// WorkBytes is what the activations of one pass of rows tokens take, the quantised copies of them included, and what is
+// derived from weights.
 func (m *Model) WorkBytes(rows int) int64 {
 	c := &m.cfg
 	n := m.width + c.Embd + m.streams
@@ -119,7 +120,7 @@ func (m *Model) WorkBytes(rows int) int64 {
 		n += r.c.Dim
 	}
 	n += m.picks
-	size := int64(rows)*int64(n)*4*4/3 + logitBytes
+	size := int64(rows)*int64(n)*4*4/3 + logitBytes + m.turned
 	if m.index.Layers > 0 {
 		size += 8 << 20 // scores of blocks
 	}

@@ -100,6 +100,7 @@ func (s Suite) recurrent(t *testing.T) {
 	s.deltaNet(t, n)
 	s.mamba2(t, n)
 	s.gatedNorms(t)
+	s.splitGroups(t)
 	for _, bad := range []compute.RecurrentLayer{{}, {Channels: 3}, {Channels: 3, Back: 2, Heads: 2, KeyDim: 4}, {Heads: 1 << 30, KeyDim: 1 << 20, ValDim: 1 << 20}} {
 		if r, err := s.Backend.NewRecurrent(compute.RecurrentShape{Layers: []compute.RecurrentLayer{bad}}, 0); err == nil {
 			t.Errorf("a state of %+v was made", bad)
@@ -242,4 +243,26 @@ func (s Suite) gatedNorms(t *testing.T) {
 		e.GroupNorm(a, s.vector(t, w), dim, eps)
 		near(t, "GroupNorm", s.read(t, a), want, relative(want, 2e-6))
 	}
+}
+
+func (s Suite) splitGroups(t *testing.T) {
+	const rows, groups, key, val = 70, 3, 32, 50
+	const cols, ch = 2 * groups * (key + val), groups * (2*key + val)
+	x := random(65, rows*cols, 1)
+	var wantQKV, wantZ []float32
+	for r := range rows {
+		part := func(from, n int) (all []float32) {
+			for g := range groups {
+				at := r*cols + g*2*(key+val) + from
+				all = append(all, x[at:at+n]...)
+			}
+			return all
+		}
+		wantQKV = append(append(append(wantQKV, part(0, key)...), part(key, key)...), part(2*key, val)...)
+		wantZ = append(wantZ, part(2*key+val, val)...)
+	}
+	qkv, z := s.empty(rows, ch), s.empty(rows, groups*val)
+	s.Backend.Encoder().SplitGroups(qkv, z, s.load(t, x, cols), groups, key, val)
+	equal(t, "SplitGroups, queries, keys and values", s.read(t, qkv), wantQKV)
+	equal(t, "SplitGroups, gates", s.read(t, z), wantZ)
 }

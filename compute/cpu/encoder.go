@@ -31,6 +31,7 @@ type encoder struct {
 	attend   attendTask
 	recur    recurTask
 	norm     normTask
+	groups   groupTask
 	headwise headTask
 	mix      mixTask
 	streams  streamTask

@@ -294,6 +294,43 @@ func (e *encoder) Mamba2(dst, xbc, dt compute.Tensor, r compute.Recurrent, s com
 	t.release()
 }
 
+// groupTask is the row region of SplitGroups.
+type groupTask struct {
+	qkv, z, x              *tensor
+	groups, key, val, step int
+}
+
+func (t *groupTask) do(_, item int) {
+	for r := item * t.step; r < min((item+1)*t.step, t.x.rows); r++ {
+		x, qkv, z := t.x.row(r), t.qkv.row(r), t.z.row(r)
+		for g := range t.groups {
+			for i, to := range [...][]float32{qkv[g*t.key:], qkv[(t.groups+g)*t.key:]} {
+				copy(to[:t.key], x[i*t.key:])
+			}
+			x = x[2*t.key:]
+			copy(qkv[2*t.groups*t.key+g*t.val:][:t.val], x)
+			copy(z[g*t.val:][:t.val], x[t.val:])
+			x = x[2*t.val:]
+		}
+	}
+}
+
+// SplitGroups implements compute.Encoder.
+func (e *encoder) SplitGroups(qkv, z, x compute.Tensor, groups, key, val int) {
+	e.drain()
+	t := &e.groups
+	t.qkv, t.z, t.x, t.groups, t.key, t.val = own(qkv), own(z), own(x), groups, key, val
+	if groups < 1 || key < 1 || val < 1 || t.x.cols != 2*groups*(key+val) || t.qkv.cols != groups*(2*key+val) || t.z.cols != groups*val ||
+		t.qkv.rows != t.x.rows || t.z.rows != t.x.rows {
+		panic(fmt.Sprintf("cpu: SplitGroups of %d x %d into %d x %d and %d x %d, %d groups of %d and %d", t.x.rows, t.x.cols, t.qkv.rows, t.qkv.cols, t.z.rows, t.z.cols, groups, key, val))
+	}
+	t.qkv.touch()
+	t.z.touch()
+	t.step = rowsAtOnce(t.x.rows, t.x.cols, e.pool.threads)
+	e.pool.run(t, cuts(t.x.rows, t.step))
+	*t = groupTask{}
+}
+
 // normTask is a row region of GatedNorm and GroupNorm.
 type normTask struct {
 	dst, x, z *tensor
