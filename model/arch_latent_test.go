@@ -40,7 +40,7 @@ func TestCompressedCache(t *testing.T) {
 	}{
 		{"deepseek2-lite", 27, 27 * 2 * (16 + 16)},
 		{"deepseek2-v3", 4, 4 * 2 * (32 + 16)},
-		{"gemma4-small", 3, 2 * (2*2*2*24 + 2*40)},
+		{"gemma4-small", 3, 2 * (2*2*2*16 + 2*24)},
 	} {
 		m, err := model.Load(openBytes(t, c.name, unzip(t, "golden", c.name, "model.gguf.gz")), model.Options{MaxRows: 1})
 		if err != nil {

@@ -85,8 +85,8 @@ func TestFamiliesRefuse(t *testing.T) {
 		{"gemma4", func(f *gguf.WriteFile) { set(f, "tokenizer.ggml.suppress_tokens", []int32{5, 320}) }, `metadata key "tokenizer.ggml.suppress_tokens": element 1 is 320, and the vocabulary has 320 tokens`},
 		{"gemma4-small", func(f *gguf.WriteFile) { set(f, "gemma4.attention.shared_kv_layers", uint32(5)) }, `metadata key "gemma4.attention.shared_kv_layers" is 5, and 2 of the 6 layers must have keys and values of their own`},
 		{"gemma4-small", func(f *gguf.WriteFile) { set(f, "gemma4.attention.shared_kv_layers", uint32(4)) }, `layer 2 reads the keys and values of layer 1, which are of another kind (windows false and true, 1 and 2 heads)`},
-		{"gemma4-small", func(f *gguf.WriteFile) { drop(f, "blk.5.inp_gate.weight") }, `tensor "blk.5.inp_gate.weight" of 64 x 12 is missing`},
-		{"gemma4-small", func(f *gguf.WriteFile) { set(f, "gemma4.embedding_length_per_layer_input", uint32(0)) }, `tensor "per_layer_token_embd.weight" (72 x 320) is not part of gemma4`},
+		{"gemma4-small", func(f *gguf.WriteFile) { drop(f, "blk.5.inp_gate.weight") }, `tensor "blk.5.inp_gate.weight" of 32 x 8 is missing`},
+		{"gemma4-small", func(f *gguf.WriteFile) { set(f, "gemma4.embedding_length_per_layer_input", uint32(0)) }, `tensor "per_layer_token_embd.weight" (48 x 320) is not part of gemma4`},
 	} {
 		data := rewritten(t, c.name, c.spoil)
 		f := openBytes(t, "bad.gguf", data)
