@@ -5,11 +5,7 @@
 // each method costs every backend and every fake.
 package compute
 
-import (
-	"fmt"
-
-	"terrace/gguf"
-)
+import "terrace/gguf"
 
 // Tensor is a matrix of float32 activations, rows x cols, row-major, owned by the backend that made it.
 // Rows is set per batch with SetRows and never exceeds the capacity it was made with; it must not change between the
@@ -35,81 +31,42 @@ type Matrix struct {
 	Data    []byte
 }
 
-// Expert is one routed expert whose three matrices are in memory. The bytes are borrowed from a lease and valid until it
-// is released.
-type Expert struct {
-	Gate, Up, Down Matrix
-}
+// Act is the function between an FFN's two halves: what becomes of the outputs a of gate and b of up.
+type Act uint8
 
-// KVType is the element type of a KV cache.
-type KVType uint8
-
-// Element types of a KV cache. The quantised ones store a head's keys or values as blocks of 32 in the layout of the GGUF
-// weight types of these names.
+// The functions.
 const (
-	KVF16 KVType = iota
-	KVF32
-	KVQ8_0
-	KVQ4_0
+	SiLU      Act = iota // silu(a)*b
+	GELU                 // gelu(a)*b, in the form with tanh: a*sigmoid(2*sqrt(2/pi)*(a+0.044715*a^3))
+	SwiGLUOAI            // a'*sigmoid(1.702*a')*(b'+1), a' = min(a, 7), b' = b between -7 and 7
+	ReLU2                // max(a, 0)^2; there is no b
+	Sigmoid              // sigmoid(a)*b
 )
 
-// KVTypes counts the element types.
-const KVTypes = 4
-
-func (t KVType) String() string { return [KVTypes]string{"f16", "f32", "q8_0", "q4_0"}[t] }
-
-// Block is the number of elements that are stored together.
-func (t KVType) Block() int {
-	if t == KVQ8_0 || t == KVQ4_0 {
-		return 32
-	}
-	return 1
+// Expert is one routed expert whose matrices are in memory. The bytes are borrowed from a lease and valid until it is
+// released.
+type Expert struct {
+	Gate, Up, Down Matrix // with ReLU2 there is no Gate: its Out is 0
+	Act            Act
+	// Biases are added to the outputs of the three matrices; nil: none. They are borrowed like the matrices.
+	GateBias, UpBias, DownBias []float32
 }
 
-// RowBytes is the number of bytes of n elements, a whole number of blocks.
-func (t KVType) RowBytes(n int) int {
-	switch t {
-	case KVF32:
-		return 4 * n
-	case KVQ8_0:
-		return n / 32 * 34
-	case KVQ4_0:
-		return n / 32 * 18
-	}
-	return 2 * n
-}
+// Pairing says which elements RoPE turns together.
+type Pairing uint8
 
-// KVShape is the geometry of one sequence's KV cache.
-type KVShape struct {
-	Layers  int // layers that have attention
-	Heads   int // KV heads
-	KeyDim  int // elements of a key per head
-	ValDim  int // elements of a value per head
-	Context int // positions
-	K, V    KVType
-}
+// The pairings, of n rotated elements.
+const (
+	Neox Pairing = iota // (j, j+n/2)
+	Norm                // (2j, 2j+1)
+)
 
-// Bytes is the size of a cache of this shape.
-func (s KVShape) Bytes() int64 {
-	return int64(s.Layers) * int64(s.Heads) * int64(s.Context) * int64(s.K.RowBytes(s.KeyDim)+s.V.RowBytes(s.ValDim))
-}
-
-// Check fails where a head is no whole number of blocks of the type it shall be stored as.
-func (s KVShape) Check() error {
-	if b := s.K.Block(); s.KeyDim%b != 0 {
-		return fmt.Errorf("keys of %d elements a head cannot be cached as %s, whose blocks have %d", s.KeyDim, s.K, b)
-	}
-	if b := s.V.Block(); s.ValDim%b != 0 {
-		return fmt.Errorf("values of %d elements a head cannot be cached as %s, whose blocks have %d", s.ValDim, s.V, b)
-	}
-	return nil
-}
-
-// KV is one sequence's key and value cache. Positions at and after the next one written are never read, so going back to
-// an earlier position needs no call.
-type KV interface {
-	Shape() KVShape
-	Free()
+// AttnSpec says how attention weighs what a layer of a cache holds.
+type AttnSpec struct {
+	Layer int     // of the cache; its KVLayer says which positions are seen
+	Pos   []int32 // positions of the rows
+	Scale float32 // of the scores
+	Sinks Weight  // one score a query head that joins its softmax without a value, not scaled; nil: none
 }
 
 // Done is told when the commands recorded before it have been executed.
@@ -120,34 +77,12 @@ type Done interface{ Done() }
 // the other rows (numeric contract, ARCHITECTURE.md). Where two tensors of an operation must have equal rows, the caller
 // has set them with SetRows; shapes that disagree are a programmer's error and panic.
 type Encoder interface {
-	// Embed sets row i of dst to row tokens[i] of w.
-	Embed(dst Tensor, w Weight, tokens []int32)
-	// RMSNorm sets dst to x / sqrt(mean(x^2) + eps) * w, row by row; w has x.Cols() elements.
-	RMSNorm(dst, x Tensor, w Weight, eps float32)
-	// HeadNorm does the same in place for each run of dim elements (a head) of each row of x; w has dim elements.
-	HeadNorm(x Tensor, w Weight, dim int, eps float32)
-	// MatMul sets dst to x times w transposed: dst[i][o] = sum_k w[o][k]*x[i][k].
-	MatMul(dst Tensor, w Weight, x Tensor)
-	// RoPE rotates in place, in each head of dim elements, the pairs (j, j+n/2) for j < n/2 by the angle whose cosine and
-	// sine stand at cos[i*n/2+j], sin[i*n/2+j] for row i (the NEOX layout), n <= dim.
-	RoPE(x Tensor, dim, n int, cos, sin []float32)
-	// Attention appends row i of k and v to kv at pos[i] for the given layer, then sets each row of dst to the attention of
-	// that row of q over positions 0 to its own, scores multiplied by scale. q and dst may have fewer rows than k and v,
-	// even none: theirs are the last positions then. Query head h reads KV head h/(heads/KV heads). pos rises by one from
-	// row to row.
-	Attention(dst, q, k, v Tensor, kv KV, layer int, pos []int32, scale float32)
-	// SwiGLU sets dst to silu(gate)*up.
-	SwiGLU(dst, gate, up Tensor)
-	// Add adds y to x.
-	Add(x, y Tensor)
-	// CopyRows sets dst to the dst.Rows() rows of x that begin at row first.
-	CopyRows(dst, x Tensor, first int)
-	// ExpertFFN sets row first+i of parts to down(silu(gate x) * (up x)) of row in[i] of x, for each i. Rows of different
-	// calls of one layer must not overlap. e and in must stay valid until Submit.
-	ExpertFFN(parts Tensor, first int, e *Expert, x Tensor, in []int32)
-	// WeightedSum adds to row t of x the sum over r < k, in that order, of weights[t*k+r] times row index[t*k+r] of parts.
-	// The index lets parts stand in the order in which the experts arrived while the sum keeps the router's order.
-	WeightedSum(x, parts Tensor, index []int32, weights []float32, k int)
+	DenseEncoder
+	ExpertEncoder
+	RecurrentEncoder
+	LatentEncoder
+	StreamEncoder
+
 	// Read copies the first x.Rows() rows of x to dst; valid after Submit.
 	Read(dst []float32, x Tensor)
 	// OnDone calls d.Done once everything recorded so far has run.
@@ -156,6 +91,57 @@ type Encoder interface {
 	Flush()
 	// Submit runs what is recorded and waits for it.
 	Submit() error
+}
+
+// DenseEncoder has the operations that most layers are made of.
+type DenseEncoder interface {
+	// Embed sets row i of dst to row tokens[i] of w.
+	Embed(dst Tensor, w Weight, tokens []int32)
+	// RMSNorm sets dst to x / sqrt(mean(x^2) + eps) * w, row by row; w has x.Cols() elements. Without w nothing is
+	// multiplied.
+	RMSNorm(dst, x Tensor, w Weight, eps float32)
+	// HeadNorm does the same in place for each run of dim elements (a head) of each row of x; w has dim elements or is nil.
+	HeadNorm(x Tensor, w Weight, dim int, eps float32)
+	// MatMul sets dst to x times w transposed: dst[i][o] = sum_k w[o][k]*x[i][k].
+	MatMul(dst Tensor, w Weight, x Tensor)
+	// AddBias adds the vector w to each row of x.
+	AddBias(x Tensor, w Weight)
+	// Add adds y to x.
+	Add(x, y Tensor)
+	// Mul multiplies x by y, element by element.
+	Mul(x, y Tensor)
+	// Scale multiplies x by s.
+	Scale(x Tensor, s float32)
+	// Clear sets x to zero.
+	Clear(x Tensor)
+	// CopyRows sets dst to the dst.Rows() rows of x that begin at row first.
+	CopyRows(dst, x Tensor, first int)
+	// Activate sets dst to act of a and b, which have its shape; dst may be either. With ReLU2 b is nil.
+	Activate(dst, a, b Tensor, act Act)
+	// GateRows multiplies row i of x by sigmoid(s[i][0]).
+	GateRows(x, s Tensor)
+	// Softcap sets x to limit*tanh(x/limit).
+	Softcap(x Tensor, limit float32)
+	// RoPE rotates in place, in each head of dim elements, the n elements from first on: pair j < n/2 by the angle whose
+	// cosine and sine stand at cos[i*n/2+j], sin[i*n/2+j] for row i.
+	RoPE(x Tensor, dim, first, n int, pairs Pairing, cos, sin []float32)
+	// SplitHeads takes apart rows whose heads are dim queries followed by dim gates: x has twice the columns of q and gate.
+	SplitHeads(q, gate, x Tensor, dim int)
+	// Attention appends row i of k and v to kv at s.Pos[i], then sets each row of dst to the attention of that row of q over
+	// the positions up to its own that the layer's window sees. q and dst may have fewer rows than k and v, even none: theirs
+	// are the last positions then. Query head h reads KV head h/(heads/KV heads). s.Pos rises by one from row to row. Of a
+	// latent layer v is nil. Where k is nil too, nothing is appended: the layer holds the rows already.
+	Attention(dst, q, k, v Tensor, kv KV, s AttnSpec)
+}
+
+// ExpertEncoder has the operations of routed experts.
+type ExpertEncoder interface {
+	// ExpertFFN sets row first+i of parts to down(act(gate x, up x)) of row in[i] of x, for each i, the expert's biases added
+	// to each product. Rows of different calls of one layer must not overlap. e and in must stay valid until Submit.
+	ExpertFFN(parts Tensor, first int, e *Expert, x Tensor, in []int32)
+	// WeightedSum adds to row t of x the sum over r < k, in that order, of weights[t*k+r] times row index[t*k+r] of parts.
+	// The index lets parts stand in the order in which the experts arrived while the sum keeps the router's order.
+	WeightedSum(x, parts Tensor, index []int32, weights []float32, k int)
 }
 
 // Backend makes tensors, weights and caches, and runs operations on them.
@@ -169,6 +155,8 @@ type Backend interface {
 	NewWeight(m Matrix) (Weight, error)
 	// NewKV makes an empty cache.
 	NewKV(s KVShape) (KV, error)
+	RecurrentBackend
+	StreamBackend
 	// Encoder returns the backend's encoder; one step at a time.
 	Encoder() Encoder
 	Close() error

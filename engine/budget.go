@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"terrace/internal/host"
-	"terrace/model"
 )
 
 // runtimeReserve is what the Go runtime, the program text and small heap structures take.
@@ -19,23 +18,26 @@ const outsideGo = 16 << 20
 // kernel's own tables want now and then; never more than a quarter of a small container.
 const autoMargin = 256 << 20
 
-// Budget is where the memory of an engine goes; all figures but the last two are bytes.
+// Budget is where the memory of an engine goes; all figures but the counts at the end are bytes.
 type Budget struct {
 	RAM       int64 // the promise: what the process may hold
 	Now       int64 // what of it may be used now; less than RAM while the machine or its container offers less
 	Runtime   int64 // Go runtime, tokenizer, metadata, page tables of all but the arena
 	Dense     int64 // dense weights
-	KV        int64 // one sequence's cache
+	KV        int64 // one sequence: caches and what else layers remember
+	Table     int64 // pages of a table of rows that stays on disk
 	Work      int64 // activations of one pass
 	Arena     int64 // expert slots, alignment included
 	ArenaMin  int64 // the smallest working set
 	ArenaMost int64 // a slot for every expert, or what the user fixed
 	Slots     int   // experts that the arena holds
 	Experts   int   // experts in the model
+
+	Checkpoints int // of a sequence's recurrent state
 }
 
 // fixed is everything but the arena.
-func (b Budget) fixed() int64 { return b.Runtime + b.Dense + b.KV + b.Work }
+func (b Budget) fixed() int64 { return b.Runtime + b.Dense + b.KV + b.Table + b.Work }
 
 // Least is the smallest budget that this model and context can have.
 func (b Budget) Least() int64 { return b.fixed() + mapped(b.ArenaMin) }
@@ -121,13 +123,6 @@ func (b *Budget) fit(s *host.MemorySample, want ExpertBudget) error {
 	}
 	b.Now = max(min(b.RAM, offer-guard(offer)), least)
 	return nil
-}
-
-// workBytes is what activations of one pass of rows tokens take: the residual and its copies, queries, keys, values, router
-// scores, and the expert outputs with their intermediate rows. Quantised copies add a third.
-func workBytes(c model.Config, rows int) int64 {
-	perRow := 6*c.Embd + 2*c.Heads*c.KeyDim + 2*c.KVHeads*c.KeyDim + 6*c.Experts + c.TopK*(c.Embd+3*c.ExpertFF) + 2*c.FF
-	return int64(rows)*int64(perRow)*4*4/3 + 16<<20
 }
 
 // guessCap is how many experts of one layer may be asked for ahead: top-k for a token, and for a batch half of what the

@@ -28,6 +28,7 @@ type Engine struct {
 	tmpl    *chat.Template
 	backend *cpu.Backend
 	dense   *dense
+	rows    *tiers.Table // of a table that stays on disk; nil: the model has none
 	cache   *tiers.Cache // nil for a model without experts
 	shapes  []expertShape
 	table   [][]tiers.Desc // where each expert lies, by layer
@@ -61,7 +62,7 @@ func Open(o Options) (opened *Engine, err error) {
 			e.Close()
 		}
 	}()
-	if e.model, err = model.Load(f, model.Options{MaxRows: o.Batch}); err != nil {
+	if e.model, err = model.Load(f, model.Options{MaxRows: o.Batch, Rope: o.Rope}); err != nil {
 		return nil, err
 	}
 	if err := e.plan(); err != nil {
@@ -91,6 +92,9 @@ func Open(o Options) (opened *Engine, err error) {
 	if err := e.model.Bind(e.backend, func(name string) []byte { return e.dense.views[name] }); err != nil {
 		return nil, err
 	}
+	if err := e.openRows(); err != nil {
+		return nil, err
+	}
 	e.load = time.Since(start)
 	e.log.Info("model loaded", "arch", e.model.Config().Arch, "dense", e.dense.bytes, "dense_in", e.opt.Dense, "arena", e.budget.Arena, "slots", e.budget.Slots,
 		"experts", e.budget.Experts, "store", e.store, "threads", o.Threads, "ms", e.load.Milliseconds())
@@ -115,8 +119,9 @@ func (e *Engine) plan() error {
 		RAM:     o.RAM,
 		Runtime: runtimeReserve,
 		Dense:   densePromise(e.model.Dense(), o.Dense),
-		KV:      shape.Bytes(),
-		Work:    workBytes(c, o.Batch),
+		KV:      e.model.StateBytes(o.Context, o.KeyType, o.ValType),
+		Table:   e.tableBudget(),
+		Work:    e.model.WorkBytes(o.Batch),
 	}
 	for _, s := range e.file.Shards {
 		b.Runtime += 3 * s.DataStart // tokenizer tables, template, directory
@@ -125,7 +130,6 @@ func (e *Engine) plan() error {
 	for _, l := range e.table {
 		b.Experts += len(l)
 	}
-	b.Runtime += pageTables(b.Dense + b.KV)
 	slots := func(n int) int64 { return tiers.ArenaBytes(e.table, n) }
 	if b.Experts > 0 {
 		b.ArenaMin = tiers.MinBytes(e.table, tiers.Need{TopK: c.TopK, Lookahead: o.Lookahead, Guesses: c.TopK})
@@ -143,6 +147,10 @@ func (e *Engine) plan() error {
 			return err
 		}
 	}
+	copied := e.model.CheckpointBytes()
+	b.Checkpoints = checkpoints(copied, b.RAM)
+	b.KV += int64(b.Checkpoints) * copied
+	b.Runtime += pageTables(b.Dense + b.KV + b.Table)
 	if err := b.decide(o.ExpertRAM, slots); err != nil {
 		return fmt.Errorf("%s: %w", o.Path, err)
 	}
@@ -304,6 +312,10 @@ func (e *Engine) Close() error {
 	if e.cache != nil {
 		errs = append(errs, e.cache.Close()) // closes its store
 		e.cache = nil
+	}
+	if e.rows != nil {
+		errs = append(errs, e.rows.Close())
+		e.rows = nil
 	}
 	if e.backend != nil {
 		errs = append(errs, e.backend.Close())

@@ -30,6 +30,9 @@ const fitRidge = 1e-3
 func (s *Session) Scan(ctx context.Context, texts [][]int32, visit func(seen []*model.Watched, rows int, first bool) error) error {
 	m := s.e.model
 	c := m.Config()
+	if err := s.e.oneStream(); err != nil {
+		return err
+	}
 	layers := make([]*model.Watched, c.Layers)
 	hold := make([]model.Watched, c.Layers)
 	m.SetWatch(func(w model.Watched) {
@@ -60,6 +63,15 @@ func (s *Session) Scan(ctx context.Context, texts [][]int32, visit func(seen []*
 	return nil
 }
 
+// oneStream refuses models whose routers do not read a normalised residual: a mixer of several streams comes first, which
+// guesses run as it is.
+func (e *Engine) oneStream() error {
+	if n := e.model.Streams(); n > 1 {
+		return fmt.Errorf("%s: the residual is %d streams, and maps are fitted to a residual of one", e.opt.Path, n)
+	}
+	return nil
+}
+
 // Normalised divides a residual row by its root mean square.
 func (e *Engine) Normalised(dst, x []float32) {
 	sum := 0.0
@@ -76,6 +88,9 @@ func (e *Engine) Normalised(dst, x []float32) {
 // residual. Errors are those of decoding the tensors.
 func (e *Engine) RouterMap(layer int) ([]float32, error) {
 	c := e.model.Config()
+	if err := e.oneStream(); err != nil {
+		return nil, err
+	}
 	router, norm := e.model.RouterNames(layer)
 	w, err := e.denseFloats(router, c.Experts*c.Embd)
 	if err != nil {

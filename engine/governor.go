@@ -293,7 +293,7 @@ func (g *governor) apply(why string) {
 // a collector that has room works less. Weights, context, slots and what the kernel keeps for us are not its own.
 func (g *governor) goLimit() {
 	p := &g.plan
-	left := g.c.now - p.Dense - p.KV - outsideGo - mapped(g.arenaFor(g.c.now))
+	left := g.c.now - p.Dense - p.KV - p.Table - outsideGo - mapped(g.arenaFor(g.c.now))
 	debug.SetMemoryLimit(max(left, p.Runtime+p.Work-outsideGo))
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"terrace/compute"
 	"terrace/internal/host"
+	"terrace/model"
 )
 
 // ErrDoesNotFit is wrapped by every refusal whose reason is that memory is too small for the model or its context.
@@ -45,6 +46,8 @@ type Options struct {
 	Exact     bool           // float32 activations and KV cache
 	KeyType   compute.KVType // element type of cached keys; Exact makes it f32; a quantised one needs heads of whole blocks of 32
 	ValType   compute.KVType
+	// Rope takes the place of what the file says about rotation, to extend its context.
+	Rope model.RopeOptions
 	// GuessAlways keeps guessing when every expert is in RAM, where guesses are of no use, so that they can be scored.
 	GuessAlways bool
 	// HeatDir is the folder in which the heat profile of the model is kept: it seeds the cache and is learned further. Empty:
@@ -54,6 +57,8 @@ type Options struct {
 	// comparison.
 	SumsDir string
 	Log     *slog.Logger // nil: silent
+
+	tableCache int64 // bytes for the pages of a table of rows, in tests; 0: defaultTableCache
 
 	auto    bool  // the depth may change while it runs
 	machine fs.FS // where the system's files are read, in tests; nil: this machine's
@@ -113,6 +118,9 @@ func (o *Options) check() error {
 	case "ram", "mmap":
 	default:
 		return fmt.Errorf("dense is %q, want ram or mmap", o.Dense)
+	}
+	if err := o.Rope.Check(); err != nil {
+		return err
 	}
 	if o.Exact {
 		o.KeyType, o.ValType = compute.KVF32, compute.KVF32

@@ -23,7 +23,7 @@ type Session struct {
 
 // NewSession makes an empty timeline of the engine's context size.
 func (e *Engine) NewSession() (*Session, error) {
-	st, err := e.model.NewState(e.opt.Context, e.opt.KeyType, e.opt.ValType)
+	st, err := e.model.NewState(e.opt.Context, e.opt.KeyType, e.opt.ValType, e.budget.Checkpoints)
 	if err != nil {
 		return nil, err
 	}
@@ -71,9 +71,9 @@ func (s *Session) Pos() int { return len(s.tokens) }
 // Logits are those after the last token, one per vocabulary entry; valid until the next call.
 func (s *Session) Logits() []float32 { return s.logits }
 
-// Sync makes the timeline equal to prompt: the common prefix is kept, the rest is evaluated in batches, and Logits are
-// those of the last token. It returns how many tokens were evaluated. On an error the timeline holds what was evaluated
-// before it.
+// Sync makes the timeline equal to prompt: the common prefix is kept as far as the model's state can go back to it, the rest
+// is evaluated in batches, and Logits are those of the last token. It returns how many tokens were evaluated. On an error the
+// timeline holds what was evaluated before it.
 func (s *Session) Sync(ctx context.Context, prompt []int32) (int, error) {
 	if len(prompt) == 0 {
 		return 0, fmt.Errorf("%w is empty: 0 tokens, want at least 1", ErrPrompt)
@@ -85,9 +85,17 @@ func (s *Session) Sync(ctx context.Context, prompt []int32) (int, error) {
 	for keep < len(s.tokens) && keep < len(prompt)-1 && s.tokens[keep] == prompt[keep] {
 		keep++ // the last token is always evaluated: its logits are asked for
 	}
-	s.truncate(keep)
+	keep = s.truncate(keep)
+	s.state.Save()
+	stop, last := 0, keep // stop: where a batch ends early, for a checkpoint; last: where the latest one was made
+	if len(prompt)-keep >= checkpointGap && s.e.budget.Checkpoints > 0 {
+		stop = len(prompt) - checkpointTail
+	}
 	for at := keep; at < len(prompt); {
 		n := min(s.e.opt.Batch, len(prompt)-at)
+		if at < stop {
+			n = min(n, stop-at)
+		}
 		mode := model.NoLogits
 		if at+n == len(prompt) {
 			mode = model.LastLogits
@@ -96,8 +104,34 @@ func (s *Session) Sync(ctx context.Context, prompt []int32) (int, error) {
 			return at - keep, err
 		}
 		at += n
+		if at == stop || at-last >= checkpointGap {
+			s.state.Save()
+			last = at
+		}
 	}
 	return len(prompt) - keep, nil
+}
+
+// maxCheckpoints bounds the checkpoints of a session.
+const maxCheckpoints = 8
+
+// checkpointShare is the part of the RAM budget that checkpoints may take, as its reciprocal; one is made in any case.
+const checkpointShare = 32
+
+// checkpointGap is the least distance of checkpoints within a prompt: a copy of the state costs about what a token does.
+const checkpointGap = 64
+
+// checkpointTail is how far before the end of a prompt a checkpoint is made: chat templates end a prompt with a few tokens
+// that open the answer, and the next request often has others there.
+const checkpointTail = 8
+
+// checkpoints is how many copies of a recurrent state of so many bytes a budget has room for. Without them a timeline that
+// goes back by a token is evaluated anew.
+func checkpoints(bytes, budget int64) int {
+	if bytes == 0 {
+		return 0
+	}
+	return int(min(max(budget/checkpointShare/bytes, 1), maxCheckpoints))
 }
 
 // Eval appends one token; Logits are those after it. A warm decode step allocates nothing.
@@ -128,7 +162,9 @@ func (s *Session) forward(ctx context.Context, tokens []int32, mode model.Logits
 // Reset empties the timeline.
 func (s *Session) Reset() { s.truncate(0) }
 
-func (s *Session) truncate(n int) {
+// truncate goes back to the first n tokens, or to fewer where the model's state cannot stand there; it answers how many.
+func (s *Session) truncate(n int) int {
+	n = s.state.Truncate(n)
 	s.tokens = slices.Delete(s.tokens, n, len(s.tokens))
-	s.state.Truncate(n)
+	return n
 }

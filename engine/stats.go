@@ -41,6 +41,7 @@ type Stats struct {
 	Dense              string  `json:"dense"`       // "ram", or "mmap": in the page cache, outside the budget
 	DenseBytes         int64   `json:"dense_bytes"` // with "ram", alignment included
 	KVBytes            int64   `json:"kv_bytes"`
+	TableBytes         int64   `json:"table_bytes"`   // set aside for pages of a table of rows that stays on disk
 	WorkBytes          int64   `json:"work_bytes"`    // set aside for the activations of one pass
 	RuntimeBytes       int64   `json:"runtime_bytes"` // set aside for the Go runtime and small tables
 	ExpertBytes        int64   `json:"expert_bytes"`  // of the slots that there are now
@@ -64,6 +65,8 @@ type Stats struct {
 
 	Prefetch      prefetch.Stats `json:"prefetch"`
 	PrefetchBytes PrefetchBytes  `json:"prefetch_bytes"`
+
+	Table *TableStats `json:"table,omitempty"` // nil: the model has none
 
 	DiskBytesPerSecond float64    `json:"disk_bytes_per_second"`
 	Bottleneck         string     `json:"bottleneck"` // "disk", "memory" or "compute"; "" before a token was decoded
@@ -111,6 +114,7 @@ type Meter struct {
 
 // counters are the running totals a request is the difference of.
 type counters struct {
+	table tiers.TableStats
 	cache tiers.Stats
 	pipe  prefetch.Stats
 }
@@ -120,6 +124,9 @@ func (s *Session) counters() counters {
 	if s.e.cache != nil {
 		c.cache = s.e.cache.Stats()
 		c.pipe = s.pipe.Stats()
+	}
+	if s.e.rows != nil {
+		c.table = s.e.rows.Stats()
 	}
 	return c
 }
@@ -184,8 +191,12 @@ func (m *Meter) end() Stats {
 		KVType: e.opt.KeyType.String() + "/" + e.opt.ValType.String(), Threads: e.opt.Threads, Exact: e.opt.Exact,
 		PromptTokens: m.prompts, PredictedTokens: m.predicted, PromptMS: ms(m.prompt.Sub(m.start)), PredictedMS: ms(end.Sub(m.prompt)),
 		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: plan.RAM, Governor: gov, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
-		Dense: e.opt.Dense, DenseBytes: plan.Dense, KVBytes: plan.KV, WorkBytes: plan.Work, RuntimeBytes: plan.Runtime + pageTables(plan.Arena),
+		Dense: e.opt.Dense, DenseBytes: plan.Dense, KVBytes: plan.KV, TableBytes: plan.Table, WorkBytes: plan.Work, RuntimeBytes: plan.Runtime + pageTables(plan.Arena),
 		ExpertBytes: plan.Arena, ExpertSlots: plan.Slots, ExpertsTotal: plan.Experts, Store: e.store,
+	}
+	if e.rows != nil {
+		a, b := m.before.table, now.table
+		st.Table = &TableStats{Rows: b.Rows - a.Rows, Hits: b.Hits - a.Hits, Reads: b.Reads - a.Reads, Bytes: b.Bytes - a.Bytes}
 	}
 	if st.Dense == "mmap" {
 		st.DenseBytes = e.dense.bytes

@@ -28,30 +28,69 @@ func Attend(out, q []float32, kt, vt compute.KVType, k, v []byte, kstride, vstri
 // each, out their results, one head after the other. Each head gets the bits that Attend gives it. Keys and values are
 // read, and quantised ones decoded, once for all heads.
 func AttendHeads(out, q []float32, heads int, kt, vt compute.KVType, k, v []byte, kstride, vstride, first, n int, scale float32, s *Scratch) {
-	if heads < 1 || len(q)%heads != 0 || len(out)%heads != 0 {
-		panicf("kernels: attention of %d heads with %d elements of queries and %d of results", heads, len(q), len(out))
+	a := Attention{Out: out, Q: q, Heads: heads, K: KVRun{kt, k, kstride}, V: KVRun{vt, v, vstride}, First: first, N: n, Scale: scale}
+	a.Run(s)
+}
+
+// KVRun is where the keys or the values of one head lie: element i of the run begins at byte i*Stride of Data.
+type KVRun struct {
+	Type   compute.KVType
+	Data   []byte
+	Stride int
+}
+
+// Attention is AttendHeads with all that a layer may ask for.
+type Attention struct {
+	Out, Q   []float32
+	Heads    int
+	K, V     KVRun
+	First, N int
+	// Ring > 0, a multiple of 64 and at least N: the runs hold Ring positions, position p as element p modulo Ring.
+	// 0: key i of the N is element i.
+	Ring  int
+	Scale float32
+	// Sinks has a score for each head that joins its softmax as if it came before the first key, with a value of zeros and
+	// not multiplied by Scale; nil: none.
+	Sinks []float32
+}
+
+// Run computes the attention.
+func (a *Attention) Run(s *Scratch) {
+	if a.Heads < 1 || len(a.Q)%a.Heads != 0 || len(a.Out)%a.Heads != 0 {
+		panicf("kernels: attention of %d heads with %d elements of queries and %d of results", a.Heads, len(a.Q), len(a.Out))
 	}
-	checkAttention(len(out)/heads, len(q)/heads, kt, vt, k, v, kstride, vstride, first, n)
-	s.attn = attention{out: out, q: q, heads: heads, kt: kt, vt: vt, k: k, v: v, kstride: kstride, vstride: vstride,
-		first: first, n: n, scale: scale}
+	if a.Sinks != nil && len(a.Sinks) != a.Heads {
+		panicf("kernels: %d sinks for %d heads", len(a.Sinks), a.Heads)
+	}
+	a.check()
+	s.attn = attention{out: a.Out, q: a.Q, heads: a.Heads, kt: a.K.Type, vt: a.V.Type, k: a.K.Data, v: a.V.Data, kstride: a.K.Stride,
+		vstride: a.V.Stride, first: a.First, n: a.N, ring: a.Ring, scale: a.Scale, sinks: a.Sinks}
 	current().attend(&s.attn, s)
 	s.attn = attention{}
 }
 
-// checkAttention panics where heads of kd and vd elements cannot read n keys and values.
-func checkAttention(vd, kd int, kt, vt compute.KVType, k, v []byte, kstride, vstride, first, n int) {
-	if n < 1 || first < 0 || kd == 0 || vd == 0 || kd%kt.Block() != 0 || vd%vt.Block() != 0 {
-		panicf("kernels: attention of %d keys from position %d, heads of %d and %d elements of %s and %s", n, first, kd, vd, kt, vt)
+// check panics where the heads cannot read that many keys and values.
+func (a *Attention) check() {
+	kd, vd, kt, vt := len(a.Q)/a.Heads, len(a.Out)/a.Heads, a.K.Type, a.V.Type
+	if a.N < 1 || a.First < 0 || kd == 0 || vd == 0 || kd%kt.Block() != 0 || vd%vt.Block() != 0 {
+		panicf("kernels: attention of %d keys from position %d, heads of %d and %d elements of %s and %s", a.N, a.First, kd, vd, kt, vt)
 	}
-	if need := (n-1)*kstride + kt.RowBytes(kd); kstride < 0 || len(k) < need {
-		panicf("kernels: %d bytes of keys, attention reads %d", len(k), need)
+	n := a.N
+	if a.Ring != 0 {
+		if a.Ring%attendBlock != 0 || a.Ring < a.N {
+			panicf("kernels: attention of %d keys in a ring of %d", a.N, a.Ring)
+		}
+		n = a.Ring
 	}
-	if need := (n-1)*vstride + vt.RowBytes(vd); vstride < 0 || len(v) < need {
-		panicf("kernels: %d bytes of values, attention reads %d", len(v), need)
+	if need := (n-1)*a.K.Stride + kt.RowBytes(kd); a.K.Stride < 0 || len(a.K.Data) < need {
+		panicf("kernels: %d bytes of keys, attention reads %d", len(a.K.Data), need)
+	}
+	if need := (n-1)*a.V.Stride + vt.RowBytes(vd); a.V.Stride < 0 || len(a.V.Data) < need {
+		panicf("kernels: %d bytes of values, attention reads %d", len(a.V.Data), need)
 	}
 }
 
-// attention is one call of AttendHeads, checked.
+// attention is one call of Run, checked.
 type attention struct {
 	out, q           []float32
 	heads            int
@@ -59,7 +98,25 @@ type attention struct {
 	k, v             []byte
 	kstride, vstride int
 	first, n         int
+	ring             int
 	scale            float32
+	sinks            []float32
+}
+
+// at is the element that key i lies in. A block's keys lie one after the other, since a ring is whole blocks.
+func (m *attention) at(i int) int {
+	if m.ring == 0 {
+		return i
+	}
+	return (m.first + i) % m.ring
+}
+
+// begin is the state of head h's softmax before the first key.
+func (m *attention) begin(h int) fold {
+	if m.sinks == nil {
+		return fold{}
+	}
+	return fold{max: m.sinks[h], sum: 1, any: true}
 }
 
 // headsAtOnce is how many query heads a vector kernel of attention takes at a time, where it takes several.
@@ -101,23 +158,22 @@ func (m *attention) blockEnd(i int) int {
 func attendGeneric(m *attention, s *Scratch) {
 	kd, vd := len(m.q)/m.heads, len(m.out)/m.heads
 	for h := range m.heads {
-		m.oneHead(m.out[h*vd:(h+1)*vd], m.q[h*kd:(h+1)*kd], s)
+		m.oneHead(m.out[h*vd:(h+1)*vd], m.q[h*kd:(h+1)*kd], m.begin(h), s)
 	}
 }
 
 // oneHead is the canonical order of attention.
-func (m *attention) oneHead(out, q []float32, s *Scratch) {
+func (m *attention) oneHead(out, q []float32, f fold, s *Scratch) {
 	s.scores = grow(s.scores, attendBlock)
 	s.row = grow(s.row, max(len(q), len(out)))
 	clear(out)
-	var f fold
 	for i := 0; i < m.n; {
-		nb := m.blockEnd(i)
+		nb, at := m.blockEnd(i), m.at(i)
 		p := s.scores[:nb]
 		key := s.row[:len(q)]
 		top := float32(math.Inf(-1))
 		for j := range p {
-			widenKV(m.kt, key, m.k[(i+j)*m.kstride:])
+			widenKV(m.kt, key, m.k[(at+j)*m.kstride:])
 			p[j] = float32(dotGeneric(key, q) * m.scale)
 			if p[j] > top {
 				top = p[j]
@@ -136,7 +192,7 @@ func (m *attention) oneHead(out, q []float32, s *Scratch) {
 		f.sum += sum
 		val := s.row[:len(out)]
 		for j, w := range p {
-			widenKV(m.vt, val, m.v[(i+j)*m.vstride:])
+			widenKV(m.vt, val, m.v[(at+j)*m.vstride:])
 			for e, x := range val {
 				out[e] = fmath.Fma(w, x, out[e])
 			}

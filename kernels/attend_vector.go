@@ -44,7 +44,7 @@ type kvRows struct {
 
 func (r *kvRows) at(i int) *byte { return &r.b[i*r.stride] }
 
-// rows gives n rows of dim elements from row i on, decoded where they are quantised.
+// rows gives n rows of dim elements from element i of a run on, decoded where they are quantised.
 func (k *attendKernels) rows(s *Scratch, t compute.KVType, b []byte, stride, dim, i, n int) kvRows {
 	b = b[i*stride:]
 	if t.Block() == 1 {
@@ -83,11 +83,13 @@ func (k *attendKernels) run(m *attention, s *Scratch) {
 	}
 	s.heads.folds = s.heads.folds[:m.heads]
 	folds := s.heads.folds
-	clear(folds)
+	for h := range folds {
+		folds[h] = m.begin(h)
+	}
 	clear(m.out)
 	for i := 0; i < m.n; {
-		nb := m.blockEnd(i)
-		keys := k.rows(s, m.kt, m.k, m.kstride, kd, i, nb)
+		nb, at := m.blockEnd(i), m.at(i)
+		keys := k.rows(s, m.kt, m.k, m.kstride, kd, at, nb)
 		for g := range quads {
 			h := g * headsAtOnce
 			k.weights4(m, s, s.scores[g*quadScores:(g+1)*quadScores], &keys, h, kd, vd, nb)
@@ -95,7 +97,7 @@ func (k *attendKernels) run(m *attention, s *Scratch) {
 		for h := single; h < m.heads; h++ {
 			k.weights(m, s, place(h), &keys, h, kd, vd, nb)
 		}
-		values := k.rows(s, m.vt, m.v, m.vstride, vd, i, nb)
+		values := k.rows(s, m.vt, m.v, m.vstride, vd, at, nb)
 		for g := range quads {
 			h := g * headsAtOnce
 			k.four.values[values.t](&m.out[h*vd], &s.scores[g*quadScores], values.at(0), values.stride, nb, vd, &s.heads.sums[0])

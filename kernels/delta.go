@@ -137,9 +137,11 @@ func l2NormGeneric(x []float32, eps float32) {
 }
 
 // Conv is a causal depthwise convolution over the rows of a sequence, followed by silu: channel c of output t is
-// silu(sum over j < Taps of Weight[j][c] * input(t-(Taps-1-j)*Dilation)[c]). Inputs before the first row come from State.
+// silu(sum over j < Taps of Weight[j][c] * input(t-(Taps-1-j)*Dilation)[c] + Bias[c]). Inputs before the first row come from
+// State.
 //
-// Order: products are added by fma in the order of the taps, the oldest input first, from zero; silu is fmath's.
+// Order: products are added by fma in the order of the taps, the oldest input first, from zero; then the bias, where there is
+// one; silu is fmath's.
 type Conv struct {
 	Channels, Taps int
 	Dilation       int // 0: 1
@@ -148,6 +150,8 @@ type Conv struct {
 	X, Out []float32
 	Stride int
 	Weight []float32 // Taps x Channels: a file's [Channels x Taps] transposed
+	Bias   []float32 // Channels, or nil
+	Linear bool      // without silu
 	State  []float32 // (Taps-1)*Dilation x Channels: the inputs before the first row, the oldest first; updated
 }
 
@@ -169,7 +173,7 @@ func (v *Conv) Run(lo, hi int) {
 	conv4 := current().conv4
 	for t := range v.Rows {
 		out := v.Out[t*v.Stride+lo : t*v.Stride+hi]
-		if v.Taps == 4 {
+		if v.Taps == 4 && v.Bias == nil && !v.Linear {
 			conv4(out, input(t-3*d), input(t-2*d), input(t-d), input(t), v.Weight[lo:], v.Channels)
 			continue
 		}
@@ -180,8 +184,15 @@ func (v *Conv) Run(lo, hi int) {
 				out[c] = fmath.Fma(w[c], x, out[c])
 			}
 		}
-		for c, x := range out {
-			out[c] = fmath.Silu(x)
+		if v.Bias != nil {
+			for c, b := range v.Bias[lo:hi] {
+				out[c] += b
+			}
+		}
+		if !v.Linear {
+			for c, x := range out {
+				out[c] = fmath.Silu(x)
+			}
 		}
 	}
 	for i := range back { // ascending: what is read lies at or behind what is written
@@ -203,8 +214,8 @@ func (v *Conv) check(back, lo, hi int) {
 	if v.Channels < 1 || v.Taps < 1 || v.Dilation < 0 || v.Rows < 0 || lo < 0 || hi < lo || hi > v.Channels {
 		panicf("kernels: Conv of channels %d to %d of %d, %d taps, dilation %d, %d rows", lo, hi, v.Channels, v.Taps, v.Dilation, v.Rows)
 	}
-	if len(v.Weight) != v.Taps*v.Channels || len(v.State) != back*v.Channels {
-		panicf("kernels: Conv of %d taps over %d channels with %d weights and a state of %d elements, want %d", v.Taps, v.Channels, len(v.Weight), len(v.State), back*v.Channels)
+	if len(v.Weight) != v.Taps*v.Channels || len(v.State) != back*v.Channels || v.Bias != nil && len(v.Bias) != v.Channels {
+		panicf("kernels: Conv of %d taps over %d channels with %d weights, %d biases and a state of %d elements, want %d", v.Taps, v.Channels, len(v.Weight), len(v.Bias), len(v.State), back*v.Channels)
 	}
 	if need := (v.Rows-1)*v.Stride + v.Channels; v.Rows > 0 && (v.Stride < v.Channels || len(v.X) < need || len(v.Out) < need) {
 		panicf("kernels: Conv of %d rows at a distance of %d in %d inputs and %d results", v.Rows, v.Stride, len(v.X), len(v.Out))

@@ -14,6 +14,16 @@ func deltaAVX2(out *float32, s *float32, q *float32, k *float32, v *float32, dk 
 //go:noescape
 func deltaAVX512(out *float32, s *float32, q *float32, k *float32, v *float32, dk int, stride int, cols int, decay float32, beta float32, scale float32)
 
+// scanAVX2 is scanColumns for cols columns, a multiple of 16; the n rows of s lie at a distance of stride bytes.
+//
+//go:noescape
+func scanAVX2(d *float32, s *float32, c *float32, b *float32, n int, stride int, cols int, decay float32)
+
+// scanAVX512 is scanColumns for cols columns, a multiple of 16; the n rows of s lie at a distance of stride bytes.
+//
+//go:noescape
+func scanAVX512(d *float32, s *float32, c *float32, b *float32, n int, stride int, cols int, decay float32)
+
 // conv4AVX2 sets out to silu of the four products w[j*ld:]*xj, added by fma from the first on, for n channels, a multiple of
 // the vector's lanes.
 //

@@ -443,6 +443,248 @@ done:
 	VZEROUPPER
 	RET
 
+// func scanAVX2(d *float32, s *float32, c *float32, b *float32, n int, stride int, cols int, decay float32)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·scanAVX2(SB), $0-60
+	MOVQ         d+0(FP), AX
+	MOVQ         s+8(FP), CX
+	MOVQ         stride+40(FP), DX
+	MOVQ         cols+48(FP), BX
+	VBROADCASTSS decay+56(FP), Y0
+	MOVQ         n+32(FP), R10
+	IMULQ        DX, R10
+
+many:
+	CMPQ  BX, $0x00000040
+	JLT   few
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	MOVQ  CX, SI
+	MOVQ  b+24(FP), DI
+	MOVQ  c+16(FP), R8
+	MOVQ  n+32(FP), R9
+
+many_update:
+	VBROADCASTSS (DI), Y9
+	VBROADCASTSS (R8), Y10
+	PREFETCHT1   (SI)(R10*1)
+	VMULPS       (SI), Y0, Y11
+	VFMADD231PS  (AX), Y9, Y11
+	VMOVUPS      Y11, (SI)
+	VFMADD231PS  Y10, Y11, Y1
+	VMULPS       32(SI), Y0, Y11
+	VFMADD231PS  32(AX), Y9, Y11
+	VMOVUPS      Y11, 32(SI)
+	VFMADD231PS  Y10, Y11, Y2
+	PREFETCHT1   64(SI)(R10*1)
+	VMULPS       64(SI), Y0, Y11
+	VFMADD231PS  64(AX), Y9, Y11
+	VMOVUPS      Y11, 64(SI)
+	VFMADD231PS  Y10, Y11, Y3
+	VMULPS       96(SI), Y0, Y11
+	VFMADD231PS  96(AX), Y9, Y11
+	VMOVUPS      Y11, 96(SI)
+	VFMADD231PS  Y10, Y11, Y4
+	PREFETCHT1   128(SI)(R10*1)
+	VMULPS       128(SI), Y0, Y11
+	VFMADD231PS  128(AX), Y9, Y11
+	VMOVUPS      Y11, 128(SI)
+	VFMADD231PS  Y10, Y11, Y5
+	VMULPS       160(SI), Y0, Y11
+	VFMADD231PS  160(AX), Y9, Y11
+	VMOVUPS      Y11, 160(SI)
+	VFMADD231PS  Y10, Y11, Y6
+	PREFETCHT1   192(SI)(R10*1)
+	VMULPS       192(SI), Y0, Y11
+	VFMADD231PS  192(AX), Y9, Y11
+	VMOVUPS      Y11, 192(SI)
+	VFMADD231PS  Y10, Y11, Y7
+	VMULPS       224(SI), Y0, Y11
+	VFMADD231PS  224(AX), Y9, Y11
+	VMOVUPS      Y11, 224(SI)
+	VFMADD231PS  Y10, Y11, Y8
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R8
+	ADDQ         DX, SI
+	DECQ         R9
+	JNZ          many_update
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, 64(AX)
+	VMOVUPS      Y4, 96(AX)
+	VMOVUPS      Y5, 128(AX)
+	VMOVUPS      Y6, 160(AX)
+	VMOVUPS      Y7, 192(AX)
+	VMOVUPS      Y8, 224(AX)
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000100, CX
+	SUBQ         $0x00000040, BX
+	JMP          many
+
+few:
+	TESTQ BX, BX
+	JZ    done
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	MOVQ  CX, SI
+	MOVQ  b+24(FP), DI
+	MOVQ  c+16(FP), R8
+	MOVQ  n+32(FP), R9
+
+few_update:
+	VBROADCASTSS (DI), Y3
+	VBROADCASTSS (R8), Y4
+	PREFETCHT1   (SI)(R10*1)
+	VMULPS       (SI), Y0, Y5
+	VFMADD231PS  (AX), Y3, Y5
+	VMOVUPS      Y5, (SI)
+	VFMADD231PS  Y4, Y5, Y1
+	VMULPS       32(SI), Y0, Y5
+	VFMADD231PS  32(AX), Y3, Y5
+	VMOVUPS      Y5, 32(SI)
+	VFMADD231PS  Y4, Y5, Y2
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R8
+	ADDQ         DX, SI
+	DECQ         R9
+	JNZ          few_update
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000040, CX
+	SUBQ         $0x00000010, BX
+	JMP          few
+
+done:
+	VZEROUPPER
+	RET
+
+// func scanAVX512(d *float32, s *float32, c *float32, b *float32, n int, stride int, cols int, decay float32)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·scanAVX512(SB), $0-60
+	MOVQ         d+0(FP), AX
+	MOVQ         s+8(FP), CX
+	MOVQ         stride+40(FP), DX
+	MOVQ         cols+48(FP), BX
+	VBROADCASTSS decay+56(FP), Z0
+	MOVQ         n+32(FP), R10
+	IMULQ        DX, R10
+
+many:
+	CMPQ   BX, $0x00000080
+	JLT    few
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	MOVQ   CX, SI
+	MOVQ   b+24(FP), DI
+	MOVQ   c+16(FP), R8
+	MOVQ   n+32(FP), R9
+
+many_update:
+	VBROADCASTSS (DI), Z9
+	VBROADCASTSS (R8), Z10
+	PREFETCHT1   (SI)(R10*1)
+	VMULPS       (SI), Z0, Z11
+	VFMADD231PS  (AX), Z9, Z11
+	VMOVUPS      Z11, (SI)
+	VFMADD231PS  Z10, Z11, Z1
+	PREFETCHT1   64(SI)(R10*1)
+	VMULPS       64(SI), Z0, Z11
+	VFMADD231PS  64(AX), Z9, Z11
+	VMOVUPS      Z11, 64(SI)
+	VFMADD231PS  Z10, Z11, Z2
+	PREFETCHT1   128(SI)(R10*1)
+	VMULPS       128(SI), Z0, Z11
+	VFMADD231PS  128(AX), Z9, Z11
+	VMOVUPS      Z11, 128(SI)
+	VFMADD231PS  Z10, Z11, Z3
+	PREFETCHT1   192(SI)(R10*1)
+	VMULPS       192(SI), Z0, Z11
+	VFMADD231PS  192(AX), Z9, Z11
+	VMOVUPS      Z11, 192(SI)
+	VFMADD231PS  Z10, Z11, Z4
+	PREFETCHT1   256(SI)(R10*1)
+	VMULPS       256(SI), Z0, Z11
+	VFMADD231PS  256(AX), Z9, Z11
+	VMOVUPS      Z11, 256(SI)
+	VFMADD231PS  Z10, Z11, Z5
+	PREFETCHT1   320(SI)(R10*1)
+	VMULPS       320(SI), Z0, Z11
+	VFMADD231PS  320(AX), Z9, Z11
+	VMOVUPS      Z11, 320(SI)
+	VFMADD231PS  Z10, Z11, Z6
+	PREFETCHT1   384(SI)(R10*1)
+	VMULPS       384(SI), Z0, Z11
+	VFMADD231PS  384(AX), Z9, Z11
+	VMOVUPS      Z11, 384(SI)
+	VFMADD231PS  Z10, Z11, Z7
+	PREFETCHT1   448(SI)(R10*1)
+	VMULPS       448(SI), Z0, Z11
+	VFMADD231PS  448(AX), Z9, Z11
+	VMOVUPS      Z11, 448(SI)
+	VFMADD231PS  Z10, Z11, Z8
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R8
+	ADDQ         DX, SI
+	DECQ         R9
+	JNZ          many_update
+	VMOVUPS      Z1, (AX)
+	VMOVUPS      Z2, 64(AX)
+	VMOVUPS      Z3, 128(AX)
+	VMOVUPS      Z4, 192(AX)
+	VMOVUPS      Z5, 256(AX)
+	VMOVUPS      Z6, 320(AX)
+	VMOVUPS      Z7, 384(AX)
+	VMOVUPS      Z8, 448(AX)
+	ADDQ         $0x00000200, AX
+	ADDQ         $0x00000200, CX
+	SUBQ         $0x00000080, BX
+	JMP          many
+
+few:
+	TESTQ  BX, BX
+	JZ     done
+	VPXORD Z12, Z12, Z12
+	MOVQ   CX, SI
+	MOVQ   b+24(FP), DI
+	MOVQ   c+16(FP), R8
+	MOVQ   n+32(FP), R9
+
+few_update:
+	VBROADCASTSS (DI), Z1
+	VBROADCASTSS (R8), Z2
+	PREFETCHT1   (SI)(R10*1)
+	VMULPS       (SI), Z0, Z3
+	VFMADD231PS  (AX), Z1, Z3
+	VMOVUPS      Z3, (SI)
+	VFMADD231PS  Z2, Z3, Z12
+	ADDQ         $0x04, DI
+	ADDQ         $0x04, R8
+	ADDQ         DX, SI
+	DECQ         R9
+	JNZ          few_update
+	VMOVUPS      Z12, (AX)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000040, CX
+	SUBQ         $0x00000010, BX
+	JMP          few
+
+done:
+	VZEROUPPER
+	RET
+
 // func conv4AVX2(out *float32, x0 *float32, x1 *float32, x2 *float32, x3 *float32, w *float32, ld int, n int)
 // Requires: AVX, AVX2, FMA3
 TEXT ·conv4AVX2(SB), NOSPLIT, $0-64

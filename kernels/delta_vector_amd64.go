@@ -18,6 +18,22 @@ func deltaStepAVX512(out, s, q, k, v []float32, decay, beta, scale float32) {
 	deltaColumns(out, s, q, k, v, decay, beta, scale, n)
 }
 
+func scanStepAVX2(d, s, c, b []float32, decay float32) {
+	n := len(d) &^ 15
+	if n > 0 {
+		scanAVX2(&d[0], &s[0], &c[0], &b[0], len(b), 4*len(d), n, decay)
+	}
+	scanColumns(d, s, c, b, decay, n)
+}
+
+func scanStepAVX512(d, s, c, b []float32, decay float32) {
+	n := len(d) &^ 15
+	if n > 0 {
+		scanAVX512(&d[0], &s[0], &c[0], &b[0], len(b), 4*len(d), n, decay)
+	}
+	scanColumns(d, s, c, b, decay, n)
+}
+
 func l2NormVector(x []float32, eps float32) {
 	n := len(x) &^ 7
 	if n == 0 || n > callElems {

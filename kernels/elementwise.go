@@ -3,6 +3,7 @@ package kernels
 import (
 	"math"
 
+	"terrace/compute"
 	"terrace/internal/fmath"
 )
 
@@ -69,6 +70,78 @@ func SigmoidMul(dst, gate, x []float32) {
 func sigmoidMulGeneric(dst, gate, x []float32) {
 	for i, g := range gate {
 		dst[i] = float32(fmath.Sigmoid(g) * x[i])
+	}
+}
+
+// chunk is how many elements an activation puts aside.
+const chunk = 64
+
+// Activate sets dst to act of a and b, which have the same length; dst may be either. compute.Act says what the functions
+// are; products and sums are rounded one by one, from left to right as written there. With ReLU2 b is nil.
+func Activate(act compute.Act, dst, a, b []float32, s *Scratch) {
+	switch act {
+	case compute.SiLU:
+		SiluMul(dst, a, b)
+		return
+	case compute.Sigmoid:
+		SigmoidMul(dst, a, b)
+		return
+	case compute.ReLU2:
+		sameLen("Activate", len(dst), len(a))
+		for i, x := range a {
+			x = max(x, 0)
+			dst[i] = float32(x * x)
+		}
+		return
+	}
+	sameLen("Activate", len(dst), len(a), len(b))
+	for len(dst) > 0 {
+		n := min(chunk, len(dst))
+		x, t := s.aside[0][:n], s.aside[1][:n]
+		if act == compute.GELU {
+			for i, v := range a[:n] {
+				const c = 2 * 0.7978845608028654 // of sqrt(2/pi)
+				cube := float32(float32(v*v) * v)
+				t[i] = float32(c * (v + float32(0.044715*cube)))
+			}
+			current().sigMul(x, t, a[:n])
+			for i, v := range b[:n] {
+				dst[i] = float32(x[i] * v)
+			}
+		} else {
+			for i, v := range a[:n] {
+				x[i] = min(v, 7)
+				t[i] = float32(1.702 * x[i])
+			}
+			current().sigMul(x, t, x)
+			for i, v := range b[:n] {
+				dst[i] = float32(x[i] * (max(-7, min(v, 7)) + 1))
+			}
+		}
+		dst, a, b = dst[n:], a[n:], b[n:]
+	}
+}
+
+// Softcap sets each element of x to limit*tanh(x/limit): times 1/limit, fmath's Tanh, times limit.
+func Softcap(x []float32, limit float32) {
+	inv := 1 / limit
+	for i, v := range x {
+		x[i] = float32(limit * fmath.Tanh(float32(v*inv)))
+	}
+}
+
+// Mul multiplies dst by x, which has the same length.
+func Mul(dst, x []float32) {
+	sameLen("Mul", len(dst), len(x))
+	for i, v := range x {
+		dst[i] = float32(dst[i] * v)
+	}
+}
+
+// Scale multiplies x by s.
+func Scale(x []float32, s float32) {
+	for i, v := range x {
+		x[i] = float32(v * s)
 	}
 }
 

@@ -52,10 +52,14 @@ type level struct {
 	siluMul   func(dst, gate, up []float32)
 	addScaled func(dst, x []float32, w float32)
 	attend    func(m *attention, s *Scratch)
+	addRows   func(out, p, v []float32)
+	runs      func(m *attention, s *Scratch)
+	index     func(m *attention, s *Scratch)
 	readLoop  func(b []byte) uint64
 	sigMul    func(dst, gate, x []float32)
 	l2Norm    func(x []float32, eps float32)
 	deltaStep func(out, s, q, k, v []float32, decay, beta, scale float32)
+	scanStep  func(d, s, c, b []float32, decay float32)
 	conv4     func(out, x0, x1, x2, x3, w []float32, ld int)
 }
 
@@ -73,10 +77,14 @@ var generic = level{
 	siluMul:   siluMulGeneric,
 	addScaled: addScaledGeneric,
 	attend:    attendGeneric,
+	addRows:   addRowsGeneric,
+	runs:      attendRunsGeneric,
+	index:     indexGeneric,
 	readLoop:  readLoopGeneric,
 	l2Norm:    l2NormGeneric,
 	sigMul:    sigmoidMulGeneric,
 	deltaStep: deltaStepGeneric,
+	scanStep:  scanStepGeneric,
 	conv4:     conv4Generic,
 }
 

@@ -23,7 +23,13 @@ type Scratch struct {
 	product product    // the call at work; here, because what a function value is given would be allocated
 	attn    attention
 	heads   headScratch
+	runs    []Run // of the attention at work
+	pieces  pieces
+	counts  []int32 // a histogram
+	heap    []candidate
+	places  []int32
 	gemm    gemmScratch
+	aside   [2][chunk]float32 // what an activation puts aside
 }
 
 // MatMul sets dst[c*ld+r] to the dot product of weight row r and activation row c for r in [r0,r1) and c in [c0,c1).

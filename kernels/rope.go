@@ -23,3 +23,17 @@ func RopeNeox(x, cos, sin []float32) {
 		hi[j] = float32(a*s) + float32(b*c)
 	}
 }
+
+// RopeNorm is RopeNeox for the pairs (x[2j], x[2j+1]).
+func RopeNorm(x, cos, sin []float32) {
+	h := len(cos)
+	sameLen("RopeNorm", h, len(sin))
+	if len(x) < 2*h {
+		panicf("kernels: RopeNorm of %d pairs in a head of %d", h, len(x))
+	}
+	for j, c := range cos {
+		s, a, b := sin[j], x[2*j], x[2*j+1]
+		x[2*j] = float32(a*c) - float32(b*s)
+		x[2*j+1] = float32(a*s) + float32(b*c)
+	}
+}

@@ -40,11 +40,13 @@ func bind(l *level, id Level, f32Rows, f32Cols floatKernel, attend *attendKernel
 	}
 	l.kvQ8, l.kvQ4 = kvQ8Vector, kvQ4Vector
 	l.l2Norm, l.conv4, l.deltaStep, l.sigMul = l2NormVector, conv4VectorAVX2, deltaStepAVX2, sigmoidMulVector
+	l.scanStep = scanStepAVX2
 	if id == LevelAVX512 {
-		l.conv4, l.deltaStep = conv4VectorAVX512, deltaStepAVX512
+		l.conv4, l.deltaStep, l.scanStep = conv4VectorAVX512, deltaStepAVX512, scanStepAVX512
 		l.siluMul, l.sigMul = siluMulWide, sigmoidMulWide
 	}
-	l.attend = attend.run
+	l.attend, l.addRows = attend.run, attend.addRows
+	l.runs, l.index = attend.attendRuns, attend.indexScores
 }
 
 // bindVector fills the vector levels; the generic one is complete.

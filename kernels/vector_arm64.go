@@ -42,9 +42,13 @@ func bindVector() {
 		siluMul:   siluMul,
 		addScaled: addScaled,
 		attend:    attendNEON.run,
+		addRows:   attendNEON.addRows,
+		runs:      attendNEON.attendRuns,
+		index:     attendNEON.indexScores,
 		readLoop:  readLoop,
 		l2Norm:    l2Norm,
 		deltaStep: deltaStep,
+		scanStep:  scanStep,
 		sigMul:    sigmoidMulGeneric,
 		conv4:     conv4,
 	}
@@ -181,6 +185,14 @@ func deltaStep(out, s, q, k, v []float32, decay, beta, scale float32) {
 		scaleNEON(&out[0], n, scale)
 	}
 	deltaColumns(out, s, q, k, v, decay, beta, scale, n)
+}
+
+func scanStep(d, s, c, b []float32, decay float32) {
+	n := len(d) &^ 15
+	if n > 0 {
+		deltaUpdateNEON(&d[0], &s[0], &c[0], &b[0], len(b), 4*len(d), n, decay)
+	}
+	scanColumns(d, s, c, b, decay, n)
 }
 
 func conv4(out, x0, x1, x2, x3, w []float32, ld int) {

@@ -65,6 +65,8 @@ type setup struct {
 	k, v    compute.KVType
 	source  func(m *model.Model, r *model.Resident) model.Source // nil: the resident one
 	context int
+	saves   int // checkpoints
+	rope    model.RopeOptions
 }
 
 var exact = setup{cpu: cpu.Options{Threads: 2, Exact: true}, k: compute.KVF32, v: compute.KVF32}
@@ -89,7 +91,7 @@ func openBytes(t testing.TB, name string, data []byte) *gguf.File {
 func newRig(t testing.TB, data []byte, s setup) *rig {
 	t.Helper()
 	f := openBytes(t, "fixture", data)
-	m, err := model.Load(f, model.Options{MaxRows: s.rows})
+	m, err := model.Load(f, model.Options{MaxRows: s.rows, Rope: s.rope})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +107,13 @@ func newRig(t testing.TB, data []byte, s setup) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if d := m.Table(); d != nil {
+		rows, err := model.NewResidentTable(d, data[d.Offset:d.End()])
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.SetTable(rows)
+	}
 	res, err := model.NewResident(m, s.ahead, func(e gguf.Extent) ([]byte, error) { return data[e.Offset:e.End()], nil })
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +121,7 @@ func newRig(t testing.TB, data []byte, s setup) *rig {
 	if s.context == 0 {
 		s.context = 320
 	}
-	st, err := m.NewState(s.context, s.k, s.v)
+	st, err := m.NewState(s.context, s.k, s.v, s.saves)
 	if err != nil {
 		t.Fatal(err)
 	}

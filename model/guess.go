@@ -1,12 +1,9 @@
 package model
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
 
 	"terrace/compute"
-	"terrace/gguf"
 )
 
 // SetGuess replaces the router that guesses layer at+distance while layer at runs: w is experts rows of embd elements of
@@ -20,30 +17,19 @@ func (m *Model) SetGuess(at, distance int, w compute.Matrix) error {
 		panic("model: SetGuess before Bind")
 	case distance < 1 || distance > maxAhead || at < 0 || at+distance >= len(m.layers):
 		return fmt.Errorf("model: a guess at layer %d about %d layers ahead, of %d layers", at, distance, len(m.layers))
-	case m.layers[at].rule == nil || m.layers[at+distance].rule == nil:
+	case m.layers[at].routed == nil || m.layers[at+distance].routed == nil:
 		return fmt.Errorf("model: a guess at layer %d about layer %d, one of which has no router", at, at+distance)
 	case w.Data == nil:
-		m.layers[at].guess[distance-1] = nil
+		m.layers[at].routed.guess[distance-1] = nil
 		return nil
-	case w.In != c.Embd || w.Out != c.Experts:
+	case w.In != m.width || m.width != c.Embd || w.Out != c.Experts:
 		return fmt.Errorf("model: a guess of %d rows of %d, want %d experts x %d", w.Out, w.In, c.Experts, c.Embd)
-	}
-	if m.unit == nil {
-		b := make([]byte, 4*c.Embd)
-		for i := range c.Embd {
-			binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(1))
-		}
-		unit, err := m.backend.NewWeight(compute.Matrix{Type: gguf.F32, In: c.Embd, Out: 1, Data: b})
-		if err != nil {
-			return err
-		}
-		m.unit = unit
 	}
 	g, err := m.backend.NewWeight(w)
 	if err != nil {
 		return err
 	}
-	m.layers[at].guess[distance-1] = g
+	m.layers[at].routed.guess[distance-1] = g
 	return nil
 }
 
@@ -58,7 +44,11 @@ type Watched struct {
 // SetWatch makes f see every layer with experts of every following Forward; nil ends it. Watching costs copies.
 func (m *Model) SetWatch(f func(Watched)) { m.watch = f }
 
-// RouterNames are the tensors of a layer's router and of the norm before it.
+// RouterNames are the tensors of a layer's router and of the norm before it; norm is "" where it is not one norm.
 func (m *Model) RouterNames(layer int) (router, norm string) {
-	return fmt.Sprintf("blk.%d.ffn_gate_inp.weight", layer), fmt.Sprintf("blk.%d.ffn_norm.weight", layer)
+	r := m.layers[layer].routed
+	if n, ok := r.in.(*norms); ok {
+		norm = n.name
+	}
+	return r.name, norm
 }

@@ -49,7 +49,7 @@ func TestLoadRefuses(t *testing.T) {
 		spoil func(f *gguf.WriteFile)
 		want  string
 	}{
-		{func(f *gguf.WriteFile) { set(f, "general.architecture", "gpt-oss") }, `bad.gguf: architecture "gpt-oss" is not supported, only qwen3 and qwen3moe`},
+		{func(f *gguf.WriteFile) { set(f, "general.architecture", "dbrx") }, `bad.gguf: architecture "dbrx" is not supported, only `},
 		{func(f *gguf.WriteFile) { set(f, "general.architecture", nil) }, `metadata key "general.architecture" is missing`},
 		{func(f *gguf.WriteFile) { set(f, "qwen3moe.block_count", nil) }, `metadata key "qwen3moe.block_count" is missing`},
 		{func(f *gguf.WriteFile) { set(f, "qwen3moe.block_count", uint32(1<<31)) }, `metadata key "qwen3moe.block_count" is 2147483648, want 1 to 4096`},

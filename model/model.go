@@ -4,7 +4,7 @@
 // It reads no tensor data and keeps no experts: the engine brings dense bytes to Bind, and experts come through the
 // interface Source while a layer runs. Arithmetic is the backend's (compute).
 //
-// The main path: [Load] (config.go, tensors.go) answers a [Model]; [Model.Bind] gives it a backend and its dense bytes;
+// The main path: [Load] (family.go, and one arch_*.go for each architecture) answers a [Model]; [Model.Bind] gives it a backend and its dense bytes;
 // [Model.NewState] makes a sequence and [Model.Forward] (forward.go) extends it.
 package model
 
@@ -29,7 +29,8 @@ const DefaultMaxRows = 512
 
 // Options configure a Model. The zero value is usable.
 type Options struct {
-	MaxRows int // the most tokens of one Forward; 0: DefaultMaxRows
+	MaxRows int         // the most tokens of one Forward; 0: DefaultMaxRows
+	Rope    RopeOptions // what takes the place of the file's rotation
 }
 
 // DenseTensor is a weight that every token uses: Out rows of In elements.
@@ -65,45 +66,61 @@ type Footprint struct {
 	Dense         int64 // weights that are not routed experts
 	Experts       int64 // all routed experts
 	LargestExpert int64
+	Table         int64 // of which rows are read when they are needed
 }
 
-// layer is one block's weights, set by Bind, and its rule.
+// layer is what a token meets at one depth: a block that mixes tokens and one that does not, either of which may be missing.
 type layer struct {
-	attnNorm, q, k, v, qNorm, kNorm, attnOut compute.Weight
-	ffnNorm                                  compute.Weight
-	gate, up, down                           compute.Weight // dense layers
-	router                                   compute.Weight // layers with experts
-	rule                                     *router.Rule   // nil: dense
-
-	guess [maxAhead]compute.Weight // fitted routers of the layers ahead, nil: their own
+	mix, ffn block
+	routed   *routed // ffn's experts; nil: none
 }
 
 // Model is an architecture with its weights. Between Bind and the end it does not change, but its buffers serve one
 // Forward at a time.
 type Model struct {
-	cfg     Config
-	path    string
-	maxRows int
-	dense   []DenseTensor
-	binds   []bind
-	experts [][]ExpertDesc
-	layers  []layer
-	rope    *rope
+	cfg       Config
+	path      string
+	maxRows   int
+	dense     []DenseTensor
+	binds     []bind
+	experts   [][]ExpertDesc
+	layers    []layer
+	buffers   []bufferSpec
+	kvLayers  []compute.KVLayer
+	recurrent compute.RecurrentShape
+	turned    int64 // bytes of convolutions' weights in another order
+	ropes     []*rope
+	width     int // of the residual
+	streams   int // that it consists of; 0: it is one
 
-	embd, outNorm, head compute.Weight
+	index     compute.IndexShape              // of layers with block-sparse attention, without its context
+	ratios    []int                           // positions of a block by layer; 0: dense attention
+	picks     int                             // numbers that say what a row of a batch sees
+	blockRope int                             // how index keys are turned, into ropes
+	engram    *engram                         // nil: none
+	starts    []func(w *work, tokens []int32) // recorded behind the embedding
+	carries   []carrySpec                     // tensors that live through the layers besides the residual
+	table     *TableDesc                      // its table
+	rows      Table
+
+	embd, head compute.Weight
+	outIn      residual // the norm before the output
+	embdScale  float32  // multiplies embeddings; 0: nothing
+	logitScale float32  // multiplies logits; 0: nothing
+	logitCap   float32  // their soft limit; 0: none
+	suppressed []int32  // tokens whose logits are minus infinity
 
 	backend compute.Backend
 	work    *work
-
-	unit  compute.Weight // a norm weight of ones, for fitted guesses
-	watch func(Watched)
+	watch   func(Watched)
 }
 
-// bind says which rows of a dense tensor become which weight.
+// bind says which rows of a dense tensor become which weight, or which numbers the host reads.
 type bind struct {
 	tensor      int // index into dense
 	first, rows int
 	to          *compute.Weight
+	host        *[]float32 // the whole tensor, which is F32
 }
 
 // Load checks that f holds a model of an architecture this package computes and learns where everything lies. Errors name
@@ -115,12 +132,11 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 	if o.MaxRows == 0 {
 		o.MaxRows = DefaultMaxRows
 	}
-	cfg, err := readConfig(f)
-	if err != nil {
+	if err := o.Rope.Check(); err != nil {
 		return nil, err
 	}
-	m := &Model{cfg: cfg, path: f.Path, maxRows: o.MaxRows, rope: newRope(cfg.Rope)}
-	if err := m.readTensors(f); err != nil {
+	m := &Model{path: f.Path, maxRows: o.MaxRows}
+	if err := m.build(f, &o.Rope); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -128,6 +144,9 @@ func Load(f *gguf.File, o Options) (*Model, error) {
 
 // Config is the model's shape.
 func (m *Model) Config() Config { return m.cfg }
+
+// Streams is the number of vectors of Embd elements that the residual consists of.
+func (m *Model) Streams() int { return max(m.streams, 1) }
 
 // MaxRows is the most tokens of one Forward.
 func (m *Model) MaxRows() int { return m.maxRows }
@@ -138,14 +157,22 @@ func (m *Model) Dense() []DenseTensor { return m.dense }
 // Experts lists the routed experts of each layer; a dense layer has none. The caller must not change it.
 func (m *Model) Experts() [][]ExpertDesc { return m.experts }
 
-// Rule is the routing rule of a layer, nil for a dense one.
-func (m *Model) Rule(layer int) *router.Rule { return m.layers[layer].rule }
+// Rule is the routing rule of a layer, nil for a dense one. Its bias is there after Bind.
+func (m *Model) Rule(layer int) *router.Rule {
+	if r := m.layers[layer].routed; r != nil {
+		return r.rule
+	}
+	return nil
+}
 
 // Footprint adds up the extents.
 func (m *Model) Footprint() Footprint {
 	var p Footprint
 	for i := range m.dense {
 		p.Dense += m.dense[i].Length
+	}
+	if m.table != nil {
+		p.Table = m.table.Length
 	}
 	for _, l := range m.experts {
 		for i := range l {
@@ -157,11 +184,6 @@ func (m *Model) Footprint() Footprint {
 	return p
 }
 
-// KVShape is the geometry of one sequence's cache of ctx positions; its Bytes with ctx 1 are the bytes of a token.
-func (m *Model) KVShape(ctx int, k, v compute.KVType) compute.KVShape {
-	return compute.KVShape{Layers: m.cfg.Layers, Heads: m.cfg.KVHeads, KeyDim: m.cfg.KeyDim, ValDim: m.cfg.ValDim, Context: ctx, K: k, V: v}
-}
-
 // Bind gives the model a backend and the bytes of its dense tensors; lookup answers Length bytes that stay valid and
 // unchanged. It is called once. An error names the tensor; one about a type wraps ErrUnsupported.
 func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
@@ -171,11 +193,14 @@ func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
 	for l, experts := range m.experts {
 		for i := range experts {
 			for _, p := range []*Piece{&experts[i].Gate, &experts[i].Up, &experts[i].Down} {
-				if !b.Supports(p.Type) {
+				if p.Out > 0 && !b.Supports(p.Type) {
 					return &loadError{fmt.Sprintf("%s: layer %d, expert %d is of type %s, which %s cannot compute", m.path, l, i, p.Type, b.Name())}
 				}
 			}
 		}
+	}
+	if t := m.table; t != nil && !b.Supports(t.Type) {
+		return &loadError{fmt.Sprintf("%s: tensor %q is of type %s, which %s cannot compute", m.path, t.Name, t.Type, b.Name())}
 	}
 	for _, x := range m.binds {
 		t := &m.dense[x.tensor]
@@ -186,6 +211,10 @@ func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
 		if int64(len(data)) != t.Length {
 			return fmt.Errorf("%s: tensor %q: %d bytes brought, want %d", m.path, t.Name, len(data), t.Length)
 		}
+		if x.host != nil {
+			*x.host = floats(data)
+			continue
+		}
 		n := t.Type.RowBytes(t.In)
 		w, err := b.NewWeight(compute.Matrix{Type: t.Type, In: t.In, Out: x.rows, Data: data[x.first*n : (x.first+x.rows)*n]})
 		if err != nil {
@@ -195,6 +224,18 @@ func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
 	}
 	if m.cfg.Tied {
 		m.head = m.embd
+	}
+	for _, r := range m.ropes {
+		if err := r.check(); err != nil {
+			return &loadError{m.path + ": " + err.Error()}
+		}
+	}
+	for i := range m.layers {
+		if r := m.layers[i].routed; r != nil {
+			if err := r.rule.Validate(); err != nil { // the bias has come
+				return &loadError{fmt.Sprintf("%s: layer %d: %v", m.path, i, err)}
+			}
+		}
 	}
 	m.backend = b
 	m.work = newWork(m)

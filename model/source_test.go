@@ -192,29 +192,6 @@ func TestSameBits(t *testing.T) {
 	}
 }
 
-// TestGoldenSameBits does the same for the fixtures, which hold every weight type.
-func TestGoldenSameBits(t *testing.T) {
-	for _, name := range fixtures {
-		if (testing.Short() || raceEnabled) && name != "qwen3moe-kquants" {
-			continue
-		}
-		data := unzip(t, "golden", name, "model.gguf.gz")
-		g := readGolden(t, name)
-		for _, exact := range []bool{false, true} {
-			var want [][]float32
-			for _, c := range []struct{ threads, cut int }{{2, 48}, {1, 7}, {2, 1}} {
-				got := newRig(t, data, setup{cpu: cpu.Options{Threads: c.threads, Exact: exact}}).feed(t, g.Prompt.Tokens, c.cut)
-				if want == nil {
-					want = got
-				}
-				if r, j, same := sameBits(got, want); !same {
-					t.Errorf("%s, exact %t, %+v: token %d, logit %d is %v, want the bits of %v", name, exact, c, r, j, got[r][j], want[r][j])
-				}
-			}
-		}
-	}
-}
-
 // TestHints: guesses come for the right layers before each Begin, and a hint is what the target's router would say.
 func TestHints(t *testing.T) {
 	data := tiny(t, tinyOptions)
@@ -390,7 +367,7 @@ func TestForwardRefuses(t *testing.T) {
 		}
 	}
 	r.feed(t, tokens(4), 4)
-	if _, err := r.NewState(0, compute.KVF16, compute.KVF16); err == nil {
+	if _, err := r.NewState(0, compute.KVF16, compute.KVF16, 0); err == nil {
 		t.Error("a context of 0 tokens was taken")
 	}
 }

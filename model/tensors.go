@@ -1,35 +1,32 @@
 package model
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unsafe"
 
 	"terrace/compute"
 	"terrace/gguf"
-	"terrace/router"
 )
 
-// directory takes the tensors of a file one by one, checks their shapes and remembers which were taken.
-type directory struct {
-	reader
-	m    *Model
-	used map[string]bool
-}
-
 // find takes tensor name of the given dimensions; nil, with the reason kept, when it is not there like that.
-func (d *directory) find(name string, dims ...int) *gguf.Tensor {
-	t, ok := d.f.Tensor(name)
+func (b *builder) find(name string, dims ...int) *gguf.Tensor {
+	t, ok := b.f.Tensor(name)
 	if !ok {
-		d.refuse("tensor %q of %s is missing", name, shape(dims))
+		b.refuse("tensor %q of %s is missing", name, shape(dims))
 		return nil
 	}
-	d.used[name] = true
+	b.used[name] = true
 	for i, have := range t.Dims {
 		want := uint64(1)
 		if i < len(dims) {
 			want = uint64(dims[i])
 		}
 		if have != want {
-			d.refuse("tensor %q is %s, want %s", name, shapeOf(t), shape(dims))
+			b.refuse("tensor %q is %s, want %s", name, shapeOf(t), shape(dims))
 			return nil
 		}
 	}
@@ -56,164 +53,206 @@ func shapeOf(t *gguf.Tensor) string {
 }
 
 // add puts t into the list of dense tensors.
-func (d *directory) add(t *gguf.Tensor) int {
-	d.m.dense = append(d.m.dense, DenseTensor{Name: t.Name, Extent: t.Extent, Type: t.Type, In: int(t.Dims[0]), Out: int(t.Dims[1])})
-	return len(d.m.dense) - 1
+func (b *builder) add(t *gguf.Tensor) int {
+	b.m.dense = append(b.m.dense, DenseTensor{Name: t.Name, Extent: t.Extent, Type: t.Type, In: int(t.Dims[0]), Out: int(t.Dims[1])})
+	return len(b.m.dense) - 1
 }
 
 // matrix takes a dense weight of out rows of in elements.
-func (d *directory) matrix(to *compute.Weight, name string, in, out int) {
-	if t := d.find(name, in, out); t != nil {
-		d.m.binds = append(d.m.binds, bind{tensor: d.add(t), rows: out, to: to})
+func (b *builder) matrix(to *compute.Weight, name string, in, out int) {
+	if t := b.find(name, in, out); t != nil {
+		b.m.binds = append(b.m.binds, bind{tensor: b.add(t), rows: out, to: to})
 	}
 }
 
 // vector takes a norm's weights, which are F32 in every file.
-func (d *directory) vector(to *compute.Weight, name string, n int) {
-	t := d.find(name, n)
+func (b *builder) vector(to *compute.Weight, name string, n int) {
+	t := b.find(name, n)
 	if t == nil {
 		return
 	}
 	if t.Type != gguf.F32 {
-		d.refuse("tensor %q is of type %s, want %s", name, t.Type, gguf.F32)
+		b.refuse("tensor %q is of type %s, want %s", name, t.Type, gguf.F32)
 		return
 	}
-	d.m.binds = append(d.m.binds, bind{tensor: d.add(t), rows: 1, to: to})
+	b.m.binds = append(b.m.binds, bind{tensor: b.add(t), rows: 1, to: to})
 }
 
-// readTensors finds every tensor of the architecture and refuses what is left over: a bias or a scale that is not
-// applied would still give fluent text.
-func (m *Model) readTensors(f *gguf.File) error {
-	c := &m.cfg
-	d := &directory{reader: reader{f: f, arch: c.Arch}, m: m, used: map[string]bool{}}
-	d.vocabulary()
-	if d.err != nil {
-		return d.err
+// flat is vector for numbers that the file has in two dimensions.
+func (b *builder) flat(to *compute.Weight, name string, dims ...int) {
+	t := b.find(name, dims...)
+	if t == nil {
+		return
 	}
-	d.matrix(&m.embd, "token_embd.weight", c.Embd, c.Vocab)
-	m.layers = make([]layer, c.Layers)
-	m.experts = make([][]ExpertDesc, c.Layers)
-	for i := range m.layers {
-		d.block(i)
-		if d.err != nil {
-			return d.err // before a file with 4096 layers and no tensors costs time
-		}
+	if t.Type != gguf.F32 {
+		b.refuse("tensor %q is of type %s, want %s", name, t.Type, gguf.F32)
+		return
 	}
-	d.vector(&m.outNorm, "output_norm.weight", c.Embd)
-	if _, ok := f.Tensor("output.weight"); ok {
-		d.matrix(&m.head, "output.weight", c.Embd, c.Vocab)
+	n := 1
+	for _, d := range dims {
+		n *= d
+	}
+	at := b.add(t)
+	b.m.dense[at].In, b.m.dense[at].Out = n, 1
+	b.m.binds = append(b.m.binds, bind{tensor: at, rows: 1, to: to})
+}
+
+// has reports whether the file has a tensor.
+func (b *builder) has(name string) bool {
+	_, ok := b.f.Tensor(name)
+	return ok
+}
+
+// host takes an F32 tensor whose numbers are wanted beside the arithmetic. They stay where they are in memory.
+func (b *builder) host(to *[]float32, name string, dims ...int) {
+	t := b.find(name, dims...)
+	if t == nil {
+		return
+	}
+	if t.Type != gguf.F32 {
+		b.refuse("tensor %q is of type %s, want %s", name, t.Type, gguf.F32)
+		return
+	}
+	b.m.binds = append(b.m.binds, bind{tensor: b.add(t), host: to})
+}
+
+// floats is data as numbers; it is copied where it does not lie as they would.
+func floats(data []byte) []float32 {
+	n := len(data) / 4
+	if n == 0 {
+		return nil
+	}
+	var probe [2]byte
+	binary.NativeEndian.PutUint16(probe[:], 1)
+	if p := unsafe.Pointer(&data[0]); uintptr(p)%4 == 0 && probe[0] == 1 {
+		return unsafe.Slice((*float32)(p), n)
+	}
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+	}
+	return x
+}
+
+// embedding takes the token embeddings and learns the vocabulary's size.
+func (b *builder) embedding() {
+	b.vocabulary()
+	if b.err == nil {
+		b.matrix(&b.m.embd, "token_embd.weight", b.c.Embd, b.c.Vocab)
+	}
+}
+
+// output takes the last norm, unless the architecture has set another, and the head, which is the embedding where it is
+// missing.
+func (b *builder) output() {
+	if b.m.outIn == nil {
+		n := &norms{eps: b.c.Eps, name: "output_norm.weight"}
+		b.vector(&n.pre, n.name, b.c.Embd)
+		b.m.outIn = n
+	}
+	if b.has("output.weight") {
+		b.matrix(&b.m.head, "output.weight", b.c.Embd, b.c.Vocab)
 	} else {
-		c.Tied = true
+		b.c.Tied = true
 	}
-	for i := range f.Tensors {
-		if t := &f.Tensors[i]; !d.used[t.Name] {
-			d.refuse("tensor %q (%s) is not part of %s as computed here", t.Name, shapeOf(t), c.Arch)
+}
+
+// surplus refuses what was not taken: a bias or a scale that is not applied would still give fluent text.
+func (b *builder) surplus() {
+	for i := range b.f.Tensors {
+		t := &b.f.Tensors[i]
+		if b.used[t.Name] || b.skip(t.Name) {
+			continue
 		}
+		if strings.HasPrefix(t.Name, "v.") || strings.HasPrefix(t.Name, "mm.") {
+			b.refuse("tensor %q (%s) is of a model's vision part, which is not computed here", t.Name, shapeOf(t))
+			return
+		}
+		b.refuse("tensor %q (%s) is not part of %s as computed here", t.Name, shapeOf(t), b.c.Arch)
+		return
 	}
-	return d.err
+}
+
+// skip reports whether a tensor belongs to a layer that only predicts further tokens.
+func (b *builder) skip(name string) bool {
+	rest, ok := strings.CutPrefix(name, "blk.")
+	if !ok {
+		return false
+	}
+	i, err := strconv.Atoi(rest[:max(0, strings.IndexByte(rest, '.'))])
+	return err == nil && i >= b.c.Layers && i < b.c.Layers+b.extra
 }
 
 // vocabulary sets Vocab from the embedding and checks it against the tokens.
-func (d *directory) vocabulary() {
+func (b *builder) vocabulary() {
 	const name = "token_embd.weight"
-	t, ok := d.f.Tensor(name)
+	t, ok := b.f.Tensor(name)
 	if !ok {
-		d.refuse("tensor %q is missing", name)
+		b.refuse("tensor %q is missing", name)
 		return
 	}
 	if t.Dims[1] > maxWidth {
-		d.refuse("tensor %q is %s, more than %d rows", name, shapeOf(t), maxWidth)
+		b.refuse("tensor %q is %s, more than %d rows", name, shapeOf(t), maxWidth)
 		return
 	}
-	d.m.cfg.Vocab = int(t.Dims[1])
+	b.m.cfg.Vocab = int(t.Dims[1])
 	const key = "tokenizer.ggml.tokens"
-	if d.f.Metadata.Has(key) {
-		tokens, err := d.f.Metadata.Strings(key)
-		d.take(err)
-		if err == nil && tokens.Len() != d.m.cfg.Vocab {
-			d.refuse("tensor %q has %d rows, and metadata key %q has %d tokens", name, d.m.cfg.Vocab, key, tokens.Len())
+	if b.f.Metadata.Has(key) {
+		tokens, err := b.f.Metadata.Strings(key)
+		b.take(err)
+		if err == nil && tokens.Len() != b.m.cfg.Vocab {
+			b.refuse("tensor %q has %d rows, and metadata key %q has %d tokens", name, b.m.cfg.Vocab, key, tokens.Len())
 		}
 	}
-	if key := d.key("vocab_size"); d.f.Metadata.Has(key) {
-		n, err := d.f.Metadata.Uint(key)
-		d.take(err)
-		if err == nil && n != uint64(d.m.cfg.Vocab) {
-			d.refuse("tensor %q has %d rows, and metadata key %q is %d", name, d.m.cfg.Vocab, key, n)
+	if key := b.key("vocab_size"); b.f.Metadata.Has(key) {
+		n, err := b.f.Metadata.Uint(key)
+		b.take(err)
+		if err == nil && n != uint64(b.m.cfg.Vocab) {
+			b.refuse("tensor %q has %d rows, and metadata key %q is %d", name, b.m.cfg.Vocab, key, n)
 		}
 	}
-}
-
-// block takes the tensors of layer i.
-func (d *directory) block(i int) {
-	c, l := &d.m.cfg, &d.m.layers[i]
-	name := func(s string) string { return fmt.Sprintf("blk.%d.%s.weight", i, s) }
-	d.vector(&l.attnNorm, name("attn_norm"), c.Embd)
-	q, k, v := c.Heads*c.KeyDim, c.KVHeads*c.KeyDim, c.KVHeads*c.ValDim
-	if _, ok := d.f.Tensor(name("attn_qkv")); ok {
-		// The rows of the three projections, one after the other.
-		if t := d.find(name("attn_qkv"), c.Embd, q+k+v); t != nil {
-			n := d.add(t)
-			d.m.binds = append(d.m.binds, bind{n, 0, q, &l.q}, bind{n, q, k, &l.k}, bind{n, q + k, v, &l.v})
-		}
-	} else {
-		d.matrix(&l.q, name("attn_q"), c.Embd, q)
-		d.matrix(&l.k, name("attn_k"), c.Embd, k)
-		d.matrix(&l.v, name("attn_v"), c.Embd, v)
-	}
-	d.vector(&l.qNorm, name("attn_q_norm"), c.KeyDim)
-	d.vector(&l.kNorm, name("attn_k_norm"), c.KeyDim)
-	d.matrix(&l.attnOut, name("attn_output"), c.Heads*c.ValDim, c.Embd)
-	d.vector(&l.ffnNorm, name("ffn_norm"), c.Embd)
-	if c.Experts == 0 {
-		d.matrix(&l.gate, name("ffn_gate"), c.Embd, c.FF)
-		d.matrix(&l.up, name("ffn_up"), c.Embd, c.FF)
-		d.matrix(&l.down, name("ffn_down"), c.FF, c.Embd)
-		return
-	}
-	l.rule = &router.Rule{Experts: c.Experts, K: c.TopK, Gating: router.Softmax, Normalize: true}
-	if err := l.rule.Validate(); err != nil {
-		d.refuse("layer %d: %v", i, err)
-	}
-	d.matrix(&l.router, name("ffn_gate_inp"), c.Embd, c.Experts)
-	d.stacks(i, name)
 }
 
 // stacks takes the expert matrices of layer i and cuts them into experts.
-func (d *directory) stacks(i int, name func(string) string) {
-	c := &d.m.cfg
+func (b *builder) stacks(i int, gated bool) {
+	c := b.c
+	name := func(s string) string { return tensorName(i, s+".weight") }
 	experts := make([]ExpertDesc, c.Experts)
-	d.m.experts[i] = experts
-	down := d.find(name("ffn_down_exps"), c.ExpertFF, c.Embd, c.Experts)
-	if _, ok := d.f.Tensor(name("ffn_gate_up_exps")); ok {
+	b.m.experts[i] = experts
+	down := b.find(name("ffn_down_exps"), c.ExpertFF, c.Embd, c.Experts)
+	if gated && b.has(name("ffn_gate_up_exps")) {
 		// Merged: of each expert first the rows of gate, then those of up.
-		both := d.find(name("ffn_gate_up_exps"), c.Embd, 2*c.ExpertFF, c.Experts)
+		both := b.find(name("ffn_gate_up_exps"), c.Embd, 2*c.ExpertFF, c.Experts)
 		for e := range experts {
 			x := &experts[e]
-			p := d.slab(both, e, c.Embd, 2*c.ExpertFF)
+			p := b.slab(both, e, c.Embd, 2*c.ExpertFF)
 			p.Out, p.Length = c.ExpertFF, p.Length/2
 			x.Gate, x.Up = p, p
 			x.Up.Offset += p.Length
-			x.Down = d.slab(down, e, c.ExpertFF, c.Embd)
+			x.Down = b.slab(down, e, c.ExpertFF, c.Embd)
 		}
 		return
 	}
-	gate := d.find(name("ffn_gate_exps"), c.Embd, c.ExpertFF, c.Experts)
-	up := d.find(name("ffn_up_exps"), c.Embd, c.ExpertFF, c.Experts)
+	var gate *gguf.Tensor
+	if gated {
+		gate = b.find(name("ffn_gate_exps"), c.Embd, c.ExpertFF, c.Experts)
+	}
+	up := b.find(name("ffn_up_exps"), c.Embd, c.ExpertFF, c.Experts)
 	for e := range experts {
 		experts[e] = ExpertDesc{
-			Gate: d.slab(gate, e, c.Embd, c.ExpertFF),
-			Up:   d.slab(up, e, c.Embd, c.ExpertFF),
-			Down: d.slab(down, e, c.ExpertFF, c.Embd),
+			Gate: b.slab(gate, e, c.Embd, c.ExpertFF),
+			Up:   b.slab(up, e, c.Embd, c.ExpertFF),
+			Down: b.slab(down, e, c.ExpertFF, c.Embd),
 		}
 	}
 }
 
-// slab is the matrix of expert e in a stack that find took; t is nil after an error.
-func (d *directory) slab(t *gguf.Tensor, e, in, out int) Piece {
+// slab is the matrix of expert e in a stack that find took; t is nil after an error, and where experts have no such matrix.
+func (b *builder) slab(t *gguf.Tensor, e, in, out int) Piece {
 	if t == nil {
 		return Piece{}
 	}
 	x, err := t.Slab(e)
-	d.take(err)
+	b.take(err)
 	return Piece{Extent: x, Type: t.Type, In: in, Out: out}
 }

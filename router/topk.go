@@ -48,7 +48,9 @@ type Rule struct {
 	Groups, GroupsUsed int
 
 	Normalize bool    // divide the weights by their sum
-	Scale     float32 // multiplies the weights at the end; 0 and 1 leave them alone
+	Scale     float32 // multiplies the weights after that; 0 and 1 leave them alone
+
+	ExpertScale []float32 // multiplies each expert's weight at the end, one an expert; nil: none (ffn_down_exps.scale)
 }
 
 // Validate checks the rule against itself; the error names the field and both numbers.
@@ -62,6 +64,8 @@ func (r *Rule) Validate() error {
 		return fmt.Errorf("router: gating function %d is outside %d..%d", r.Gating, Softmax, SoftmaxWeight)
 	case r.Bias != nil && len(r.Bias) != r.Experts:
 		return fmt.Errorf("router: selection bias has %d elements for %d experts", len(r.Bias), r.Experts)
+	case r.ExpertScale != nil && len(r.ExpertScale) != r.Experts:
+		return fmt.Errorf("router: expert scale has %d elements for %d experts", len(r.ExpertScale), r.Experts)
 	case r.Groups < 0:
 		return fmt.Errorf("router: expert group count %d is below 0", r.Groups)
 	case !finite(r.Scale):
@@ -70,6 +74,11 @@ func (r *Rule) Validate() error {
 	for i, b := range r.Bias {
 		if !finite(b) {
 			return fmt.Errorf("router: selection bias of expert %d is %v, not a finite number", i, b)
+		}
+	}
+	for i, s := range r.ExpertScale {
+		if !finite(s) {
+			return fmt.Errorf("router: scale of expert %d is %v, not a finite number", i, s)
 		}
 	}
 	if r.Groups <= 1 {
@@ -166,6 +175,11 @@ func (r *Rule) TopK(scores []float32, ids []int32, weights []float32, s *Scratch
 	if r.Scale != 0 && r.Scale != 1 {
 		for i := range weights {
 			weights[i] *= r.Scale
+		}
+	}
+	if r.ExpertScale != nil {
+		for i, id := range ids {
+			weights[i] *= r.ExpertScale[id]
 		}
 	}
 	return nil

@@ -23,7 +23,7 @@ type TableOptions struct {
 	Rows     int64
 
 	Budget int64 // bytes of cached pages and of buffers for reads under way; 64 MiB when 0
-	Depth  int   // reads at the same time; 32 when 0
+	Depth  int   // reads at the same time; defaultDepth when 0
 
 	// For tests: what stands in for os.File.ReadAt.
 	readAt func(f *os.File, b []byte, off int64) (int, error)
@@ -42,7 +42,8 @@ type Table struct {
 
 	mu     sync.Mutex
 	cond   sync.Cond
-	queue  []*tableRun // to be read, oldest first
+	queue  []*tableRun // to be read, oldest first, from place head on
+	head   int
 	closed bool
 	wg     sync.WaitGroup
 	bufs   []byte // one of runBytes for each reader
@@ -90,18 +91,33 @@ func (e *RowError) Unwrap() error {
 	return e.Err
 }
 
+// defaultDepth is the number of reads at the same time where options do not say.
+const defaultDepth = 32
+
+// leastTable is the smallest budget for so many reads at a time.
+func leastTable(depth int) int64 { return int64(depth)*runBytes + indexCost + minPages*pageCost }
+
+// TableWhole is a budget that a table of so many bytes fits in whole, with the default depth: more is of no use.
+func TableWhole(length int64) int64 {
+	if length < 0 || length > 1<<48 {
+		length = 1 << 48
+	}
+	pages := length/tablePage + 2 // it begins and ends inside a page
+	return leastTable(defaultDepth) + (pages+max(pages/15, 8)+1)*pageCost
+}
+
 // OpenTable opens the file, past the page cache where that is possible, and takes the memory of the budget as it is used.
 func OpenTable(o TableOptions) (*Table, error) {
 	if o.Budget == 0 {
 		o.Budget = 64 << 20
 	}
 	if o.Depth == 0 {
-		o.Depth = 32
+		o.Depth = defaultDepth
 	}
 	if o.readAt == nil {
 		o.readAt = (*os.File).ReadAt
 	}
-	least := int64(o.Depth)*runBytes + indexCost + minPages*pageCost
+	least := leastTable(o.Depth)
 	switch {
 	case o.RowBytes < 1 || o.RowBytes > runBytes/2:
 		return nil, fmt.Errorf("%s: tensor %q: rows of %d bytes, want 1 to %d", o.Path, o.Tensor, o.RowBytes, runBytes/2)
@@ -141,17 +157,22 @@ func OpenTable(o TableOptions) (*Table, error) {
 	return t, nil
 }
 
-// Batch is the answer to one Want: rows on their way, then rows.
+// Batch asks for rows and holds them: rows on their way, then rows. It serves one caller and one question at a time, and
+// may be used again after Release; its memory stays, so that a batch used before allocates nothing.
 type Batch struct {
-	t    *Table
-	want []int64
-	data []byte // the rows, one after the other
-	rows [][]byte
+	t       *Table
+	want    []int64
+	data    []byte // the rows, one after the other
+	rows    [][]byte
+	missing []part
+	runs    []tableRun
+	lent    bool // between Want and Release
 
-	left atomic.Int32  // runs that are not done
-	done chan struct{} // closed when all are, or the first failed
+	left atomic.Int32  // runs that are not over
+	over chan struct{} // gets one element when left becomes 0
+	here bool          // it was taken
 	mu   sync.Mutex
-	err  error
+	err  error // the first
 }
 
 // part is a piece of a row in one page: a row crosses into the next page now and then.
@@ -177,116 +198,147 @@ func (b *Batch) cut(i int32, page int64) (inPage, inRow, n int) {
 	return int(from - start), int(from - row), int(to - from)
 }
 
-// Want starts to bring rows, in any order, with repeats as they come, and returns at once: what is cached is copied, the
-// rest is read in the order of the file.
+// NewBatch makes an empty batch.
+func (t *Table) NewBatch() *Batch { return &Batch{t: t, over: make(chan struct{}, 1), here: true} }
+
+// Want asks for rows with a batch of its own.
 func (t *Table) Want(rows []int64) (*Batch, error) {
-	size := t.o.RowBytes
-	b := &Batch{t: t, want: slices.Clone(rows), data: make([]byte, len(rows)*size), rows: make([][]byte, len(rows)), done: make(chan struct{})}
-	var missing []part
-	for i, r := range b.want {
+	b := t.NewBatch()
+	return b, b.Want(rows)
+}
+
+// Want starts to bring rows, in any order, with repeats as they come, and returns at once: what is cached is copied, the
+// rest is read in the order of the file. After a batch was released early it first waits for the reads that had begun.
+func (b *Batch) Want(rows []int64) error {
+	t, size := b.t, b.t.o.RowBytes
+	if b.lent {
+		panic("tiers: Want of a batch that was not released")
+	}
+	if !b.here {
+		<-b.over
+		b.here = true
+	}
+	for _, r := range rows {
 		if r < 0 || r >= t.o.Rows {
-			return nil, fmt.Errorf("%s: tensor %q: row %d of %d", t.o.Path, t.o.Tensor, r, t.o.Rows)
+			return fmt.Errorf("%s: tensor %q: row %d of %d", t.o.Path, t.o.Tensor, r, t.o.Rows)
 		}
-		b.rows[i] = b.data[i*size : (i+1)*size : (i+1)*size]
+	}
+	b.err, b.lent = nil, true
+	b.want = append(b.want[:0], rows...)
+	if n := len(rows) * size; n > len(b.data) {
+		b.data, b.rows = make([]byte, n), make([][]byte, len(rows))
+		for i := range b.rows {
+			b.rows[i] = b.data[i*size : (i+1)*size : (i+1)*size]
+		}
+	}
+	b.missing, b.runs = b.missing[:0], b.runs[:0]
+	for i, r := range rows {
 		first := (t.o.Offset+r*int64(size))/tablePage - t.first
 		last := (t.o.Offset+(r+1)*int64(size)-1)/tablePage - t.first
-		n := len(missing)
+		n := len(b.missing)
 		for p := first; p <= last; p++ {
 			inPage, inRow, length := b.cut(int32(i), p)
 			if !t.pages.copy(p, inPage, b.rows[i][inRow:inRow+length]) {
-				missing = append(missing, part{p, int32(i)})
+				b.missing = append(b.missing, part{p, int32(i)})
 			}
 		}
-		if len(missing) == n {
+		if len(b.missing) == n {
 			t.hits.Add(1)
 		}
 	}
 	t.rows.Add(int64(len(rows)))
-	if len(missing) == 0 {
-		close(b.done)
-		return b, nil
+	if len(b.missing) == 0 {
+		return nil
 	}
-	slices.SortFunc(missing, func(a, b part) int {
+	slices.SortFunc(b.missing, func(a, b part) int {
 		if a.page != b.page {
 			return int(min(max(a.page-b.page, -1), 1))
 		}
 		return int(a.row - b.row)
 	})
-	var runs []*tableRun
-	for i, p := range missing {
-		if n := len(runs); n > 0 {
-			if r := runs[n-1]; p.page <= r.page+int64(r.pages) && p.page < r.page+runPages {
+	for i, p := range b.missing {
+		if n := len(b.runs); n > 0 {
+			if r := &b.runs[n-1]; p.page <= r.page+int64(r.pages) && p.page < r.page+runPages {
 				r.pages = int(p.page-r.page) + 1
-				r.parts = missing[i-len(r.parts) : i+1]
+				r.parts = b.missing[i-len(r.parts) : i+1]
 				continue
 			}
 		}
-		runs = append(runs, &tableRun{b: b, page: p.page, pages: 1, parts: missing[i : i+1]})
+		b.runs = append(b.runs, tableRun{b: b, page: p.page, pages: 1, parts: b.missing[i : i+1]})
 	}
-	b.left.Store(int32(len(runs)))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return nil, fmt.Errorf("%s: tensor %q: %w", t.o.Path, t.o.Tensor, ErrClosed)
+		b.lent = false
+		return fmt.Errorf("%s: tensor %q: %w", t.o.Path, t.o.Tensor, ErrClosed)
 	}
-	t.queue = append(t.queue, runs...)
-	for range min(len(runs), t.o.Depth) {
+	b.here = false
+	b.left.Store(int32(len(b.runs)))
+	for i := range b.runs {
+		t.queue = append(t.queue, &b.runs[i])
+	}
+	for range min(len(b.runs), t.o.Depth) {
 		t.cond.Signal()
 	}
-	return b, nil
+	return nil
 }
 
 // Rows waits for all rows and gives them in the order they were asked for; they are valid until Release. An error names
 // tensor, row and offset.
 func (b *Batch) Rows(ctx context.Context) ([][]byte, error) {
-	select {
-	case <-b.done:
-	default:
+	if !b.lent {
+		panic("tiers: rows of a batch that was released")
+	}
+	if !b.here {
 		select {
-		case <-b.done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-b.over:
+		default:
+			select {
+			case <-b.over:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		}
+		b.here = true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err != nil {
 		return nil, b.err
 	}
-	if b.rows == nil {
-		panic("tiers: rows of a batch that was released")
-	}
-	return b.rows, nil
+	return b.rows[:len(b.want)], nil
 }
 
-// Release ends the batch; what it still waits for and has not begun is not read. The rows must not be used afterwards.
+// Release ends the question; what it still waits for and has not begun is not read. The rows must not be used afterwards.
 func (b *Batch) Release() {
-	b.mu.Lock()
-	b.rows = nil
-	b.mu.Unlock()
-	b.t.mu.Lock()
-	b.t.queue = slices.DeleteFunc(b.t.queue, func(r *tableRun) bool { return r.b == b })
-	b.t.mu.Unlock()
-}
-
-// fail ends the batch with its first error.
-func (b *Batch) fail(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.err == nil {
-		b.err = err
-		close(b.done)
-	}
-}
-
-func (b *Batch) runDone() {
-	if b.left.Add(-1) > 0 {
+	if !b.lent {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.err == nil {
-		close(b.done)
+	b.lent = false
+	if b.here {
+		return
+	}
+	t := b.t
+	t.mu.Lock()
+	n := len(t.queue)
+	rest := slices.DeleteFunc(t.queue[t.head:], func(r *tableRun) bool { return r.b == b })
+	t.queue = t.queue[:t.head+len(rest)]
+	n -= len(t.queue)
+	t.mu.Unlock()
+	b.end(n, nil)
+}
+
+// end tells that n runs are over.
+func (b *Batch) end(n int, err error) {
+	if err != nil {
+		b.mu.Lock()
+		if b.err == nil {
+			b.err = err
+		}
+		b.mu.Unlock()
+	}
+	if n > 0 && b.left.Add(int32(-n)) == 0 {
+		b.over <- struct{}{}
 	}
 }
 
@@ -298,19 +350,19 @@ func (t *Table) work(buf []byte) {
 		if t.closed {
 			return
 		}
-		if len(t.queue) == 0 {
+		if t.head == len(t.queue) {
+			t.queue, t.head = t.queue[:0], 0
 			t.cond.Wait()
 			continue
 		}
-		r := t.queue[0]
-		t.queue = t.queue[1:]
+		r := t.queue[t.head]
+		t.head++
 		t.mu.Unlock()
-		if err := t.read(r, buf); err != nil {
+		err := t.read(r, buf)
+		if err != nil {
 			t.failed.Add(1)
-			r.b.fail(err)
-		} else {
-			r.b.runDone()
 		}
+		r.b.end(1, err)
 		t.mu.Lock()
 	}
 }
@@ -370,12 +422,12 @@ func (t *Table) Close() error {
 		return nil
 	}
 	t.closed = true
-	rest := t.queue
-	t.queue = nil
+	rest := t.queue[t.head:]
+	t.queue, t.head = nil, 0
 	t.cond.Broadcast()
 	t.mu.Unlock()
 	for _, r := range rest {
-		r.b.fail(fmt.Errorf("%s: tensor %q: %w", t.o.Path, t.o.Tensor, ErrClosed))
+		r.b.end(1, fmt.Errorf("%s: tensor %q: %w", t.o.Path, t.o.Tensor, ErrClosed))
 	}
 	t.wg.Wait()
 	return errors.Join(t.pages.close(), host.Free(t.bufs), t.file.Close())

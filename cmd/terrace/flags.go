@@ -54,6 +54,15 @@ func modelFlags() []cli.Flag {
 		&cli.StringFlag{Name: "dense", Value: "ram", Usage: "dense weights: ram (read at the start) or mmap (left to the page cache, for machines where they do not fit; slower)"},
 		&cli.StringFlag{Name: "mirror", Usage: "second copy of the model on another disk, `PATH` of the file or its folder, whole or in part: shares the reads"},
 		&cli.StringFlag{Name: "backend", Value: "auto", Usage: "where dense layers run: auto, cpu or vulkan"},
+		&cli.StringFlag{Name: "rope-scaling", Usage: "`HOW` positions are scaled for a longer context: none, linear or yarn (default: as the file says)"},
+		&cli.Float64Flag{Name: "rope-scale", Usage: "extend the context `N` times (default: as the file says)"},
+		&cli.Float64Flag{Name: "rope-freq-base", Usage: "base of the rotation, `N` (default: as the file says)"},
+		&cli.Float64Flag{Name: "rope-freq-scale", Usage: "extend the context 1/`N` times, instead of --rope-scale"},
+		&cli.IntFlag{Name: "yarn-orig-ctx", Usage: "YaRN: positions before the extension, `N` (default: as the file says, else its context)"},
+		&cli.Float64Flag{Name: "yarn-ext-factor", Value: -1, Usage: "YaRN: share of extrapolation, `N`; 0 interpolates all (-1: 1 for yarn)"},
+		&cli.Float64Flag{Name: "yarn-attn-factor", Value: -1, Usage: "YaRN: multiplies the magnitude of attention by `N` (-1: 1)"},
+		&cli.Float64Flag{Name: "yarn-beta-slow", Value: -1, Usage: "YaRN: turns within the original context up to which a pair is stretched, `N` (-1: as the file says, else 1)"},
+		&cli.Float64Flag{Name: "yarn-beta-fast", Value: -1, Usage: "YaRN: turns from which on a pair is left alone, `N` (-1: as the file says, else 32)"},
 		&cli.BoolFlag{Name: "exact", Usage: "float32 activations and KV cache (slow; for comparisons)"},
 		&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what is decided while loading"},
 	}
@@ -117,6 +126,9 @@ func engineOptions(c *cli.Context, e env) (engine.Options, error) {
 		return o, err
 	}
 	if o.ValType, err = parseKV("cache-type-v", c.String("cache-type-v")); err != nil {
+		return o, err
+	}
+	if o.Rope, err = ropeOptions(c); err != nil {
 		return o, err
 	}
 	if s := c.String("ram"); s != "auto" {

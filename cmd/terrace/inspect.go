@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"terrace/compute"
 	"terrace/gguf"
 	"terrace/model"
 )
@@ -38,6 +39,8 @@ type report struct {
 	Params   uint64            `json:"params"`
 	Types    []typeReport      `json:"types"`
 	Experts  *expertReport     `json:"experts,omitempty"`
+	State    *stateReport      `json:"state,omitempty"`
+	Table    *tableReport      `json:"table,omitempty"`
 	Runs     bool              `json:"supported"`
 	Reason   string            `json:"reason,omitempty"` // why Terrace cannot run it
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -75,6 +78,23 @@ type expertReport struct {
 	Bytes    int64 `json:"bytes"`
 	Dense    int64 `json:"dense_bytes"`
 	PerToken int64 `json:"bytes_per_token"` // read per decoded token if nothing were cached
+}
+
+// tableReport is a tensor of which a token needs a few rows: it stays on disk.
+type tableReport struct {
+	Name  string `json:"name"`
+	Rows  int64  `json:"rows"`
+	Bytes int64  `json:"bytes"`
+}
+
+// stateReport is what a sequence takes: keys and values as f16, recurrent state as float32.
+type stateReport struct {
+	KV        int64 `json:"kv_bytes_per_token"`
+	Index     int64 `json:"index_bytes_per_token,omitempty"`    // keys of a block index, beside KV
+	Windowed  int64 `json:"windowed_bytes_per_token,omitempty"` // of those, kept for the last Window positions only
+	Window    int   `json:"window,omitempty"`
+	Recurrent int64 `json:"recurrent_bytes,omitempty"`
+	Conv      int64 `json:"convolution_bytes,omitempty"`
 }
 
 func runInspect(c *cli.Context, e env) error {
@@ -170,10 +190,29 @@ func inspect(f *gguf.File, metadata, tensors bool) *report {
 	for _, t := range m.Dense() {
 		x.Dense += t.Length
 	}
+	if t := m.Table(); t != nil {
+		r.Table = &tableReport{t.Name, t.Rows, t.Length}
+	}
+	z := m.StateSize(compute.KVF16, compute.KVF16)
+	r.State = &stateReport{z.Token, z.Index, z.Windowed, z.Window, z.Recurrent, z.Conv}
 	if x.Total > 0 {
 		r.Experts = x
 	}
 	return r
+}
+
+func (x *stateReport) String() string {
+	s := fmt.Sprintf("%d bytes of f16 keys and values a token", x.KV)
+	if x.Index > 0 {
+		s += fmt.Sprintf(" and %d of index keys", x.Index)
+	}
+	if x.Window > 0 {
+		s += fmt.Sprintf(", %d of them for the last %d positions only", x.Windowed, x.Window)
+	}
+	if x.Recurrent+x.Conv > 0 {
+		s += fmt.Sprintf("; %s of recurrent state and %s of convolution inputs a sequence", bytesText(x.Recurrent), bytesText(x.Conv))
+	}
+	return s
 }
 
 func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
@@ -188,9 +227,15 @@ func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
 	for _, t := range r.Types {
 		p("type\t%s\t%d tensors\t%s", t.Type, t.Tensors, bytesText(t.Bytes))
 	}
+	if t := r.Table; t != nil {
+		p("table\t%s: %d rows, %s, stay on disk", t.Name, t.Rows, bytesText(t.Bytes))
+	}
 	if x := r.Experts; x != nil {
 		p("experts\t%d layers of %d, %d used a token, %s to %s each, %s in all", x.Layers, x.PerLayer, x.Used, bytesText(x.MinBytes), bytesText(x.MaxBytes), bytesText(x.Bytes))
 		p("dense\t%s stay in memory; a token reads %s of experts if none is cached", bytesText(x.Dense), bytesText(x.PerToken))
+	}
+	if x := r.State; x != nil {
+		p("state\t%s", x)
 	}
 	if !r.Runs {
 		p("cannot run\t%s", oneLine(r.Reason))

@@ -49,7 +49,7 @@ func finishText(f engine.Finish) string {
 
 // spare names what the budget leaves unused.
 func spare(st *engine.Stats) string {
-	n := st.RAMBudget - st.DenseBytes - st.KVBytes - st.WorkBytes - st.RuntimeBytes - st.ExpertBytes
+	n := st.RAMBudget - st.DenseBytes - st.KVBytes - st.TableBytes - st.WorkBytes - st.RuntimeBytes - st.ExpertBytes
 	if n <= 0 {
 		return ""
 	}
@@ -83,8 +83,14 @@ func statsText(w io.Writer, st *engine.Stats) error {
 	if st.Dense == "mmap" {
 		dense = "dense weights (" + bytesText(st.DenseBytes) + ") in the page cache"
 	}
+	if st.TableBytes > 0 {
+		dense += " + table " + bytesText(st.TableBytes)
+	}
 	p("memory    budget %s = %s + context %s + work space %s + run time %s + expert arena %s%s; peak so far %s%s", bytesText(st.RAMBudget),
 		dense, bytesText(st.KVBytes), bytesText(st.WorkBytes), bytesText(st.RuntimeBytes), bytesText(st.ExpertBytes), spare(st), bytesText(st.PeakRSS), held(st))
+	if t := st.Table; t != nil {
+		p("table     %d rows needed, %s of them from RAM; %s read in %d reads", t.Rows, share(t.Hits, t.Rows), bytesText(t.Bytes), t.Reads)
+	}
 	if st.ExpertsTotal > 0 {
 		p("experts   %d of %d have a slot in RAM (%s)", st.ExpertSlots, st.ExpertsTotal, share(int64(st.ExpertSlots), int64(st.ExpertsTotal)))
 		p("tiers     %d experts needed: %s were in RAM, %s on their way, %s had to be asked for", st.Touches,

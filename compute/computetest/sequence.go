@@ -3,6 +3,7 @@ package computetest
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -21,10 +22,11 @@ func (s Suite) attention(t *testing.T) {
 		{compute.KVF32, compute.KVF32, 24, 16}, {compute.KVF16, compute.KVF16, 24, 16}, {compute.KVQ8_0, compute.KVQ8_0, 64, 32},
 		{compute.KVQ4_0, compute.KVQ4_0, 32, 64}, {compute.KVQ8_0, compute.KVF16, 32, 24}, {compute.KVF32, compute.KVQ4_0, 24, 32},
 	} {
-		const layers, kvHeads, group, n = 2, 2, 3, 140
+		const kvHeads, group, n = 2, 3, 140
 		kd, vd, typ := c.kd, c.vd, c.kt.String()+"/"+c.vt.String()
 		heads := kvHeads * group
-		shape := compute.KVShape{Layers: layers, Heads: kvHeads, KeyDim: kd, ValDim: vd, Context: n, K: c.kt, V: c.vt}
+		l := compute.KVLayer{Heads: kvHeads, KeyDim: kd, ValDim: vd}
+		shape := compute.KVShape{Layers: []compute.KVLayer{l, l}, Context: n, K: c.kt, V: c.vt}
 		q, k, v := random(20, n*heads*kd, 1), random(21, n*kvHeads*kd, 1), random(22, n*kvHeads*vd, 1)
 		const scale = 0.2
 		ks, vs := stored(t, c.kt, k), stored(t, c.vt, v)
@@ -55,8 +57,8 @@ func (s Suite) attention(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kv.Shape() != shape {
-				t.Fatalf("a cache of shape %+v came back as %+v", shape, kv.Shape())
+			if !reflect.DeepEqual(*kv.Shape(), shape) {
+				t.Fatalf("a cache of shape %+v came back as %+v", shape, *kv.Shape())
 			}
 			var got []float32
 			// Positions from 40 on are written twice: the second time must win, and nothing after it may be read.
@@ -70,8 +72,8 @@ func (s Suite) attention(t *testing.T) {
 				other := s.empty(m, heads*vd)
 				rows := func(x []float32, cols int) compute.Tensor { return s.load(t, x[p[0]*cols:p[1]*cols], cols) }
 				tq, tk, tv := rows(q, heads*kd), rows(k, kvHeads*kd), rows(v, kvHeads*vd)
-				e.Attention(other, tq, tk, doubled(s, t, tv), kv, 0, pos, scale) // another layer with other values
-				e.Attention(d, tq, tk, tv, kv, 1, pos, scale)
+				e.Attention(other, tq, tk, doubled(s, t, tv), kv, compute.AttnSpec{Layer: 0, Pos: pos, Scale: scale}) // another layer with other values
+				e.Attention(d, tq, tk, tv, kv, compute.AttnSpec{Layer: 1, Pos: pos, Scale: scale})
 				got = append(got[:min(len(got), p[0]*heads*vd)], s.read(t, d)...)
 			}
 			near(t, fmt.Sprintf("%s, batches of %d", typ, cut), got, want, relative(want, 2e-5))
@@ -90,7 +92,7 @@ func (s Suite) attention(t *testing.T) {
 				if m > 0 {
 					tq = s.load(t, q[(n-m)*heads*kd:], heads*kd)
 				}
-				e.Attention(d, tq, s.load(t, k, kvHeads*kd), s.load(t, v, kvHeads*vd), kv, 1, pos, scale)
+				e.Attention(d, tq, s.load(t, k, kvHeads*kd), s.load(t, v, kvHeads*vd), kv, compute.AttnSpec{Layer: 1, Pos: pos, Scale: scale})
 				equal(t, fmt.Sprintf("%s, the last %d positions", typ, m), s.read(t, d), first[(n-m)*heads*vd:])
 			}
 			kv.Free()
@@ -157,7 +159,7 @@ func (s Suite) expertFFN(t *testing.T) {
 			g, u, d := s.empty(rows, ff), s.empty(rows, ff), s.empty(rows, embd)
 			e.MatMul(g, s.weight(t, xs[i].Gate), x)
 			e.MatMul(u, s.weight(t, xs[i].Up), x)
-			e.SwiGLU(g, g, u)
+			e.Activate(g, g, u, compute.SiLU)
 			e.MatMul(d, s.weight(t, xs[i].Down), g)
 			want[i] = s.read(t, d)
 		}
@@ -252,16 +254,16 @@ func (s Suite) refuses(t *testing.T) {
 			t.Errorf("a weight with wrong %s was taken: %v", what, w)
 		}
 	}
-	if _, err := s.Backend.NewKV(compute.KVShape{Layers: 1, Heads: 1, KeyDim: 8, ValDim: 8}); err == nil {
+	if _, err := s.Backend.NewKV(compute.KVShape{Layers: []compute.KVLayer{{Heads: 1, KeyDim: 8, ValDim: 8}}}); err == nil {
 		t.Error("a KV cache of 0 positions was made")
 	}
 	for _, c := range []struct{ k, v compute.KVType }{{compute.KVQ8_0, compute.KVF16}, {compute.KVF16, compute.KVQ4_0}} {
-		_, err := s.Backend.NewKV(compute.KVShape{Layers: 1, Heads: 1, KeyDim: 48, ValDim: 48, Context: 8, K: c.k, V: c.v})
+		_, err := s.Backend.NewKV(compute.KVShape{Layers: []compute.KVLayer{{Heads: 1, KeyDim: 48, ValDim: 48}}, Context: 8, K: c.k, V: c.v})
 		if err == nil || !strings.Contains(err.Error(), "48") || !strings.Contains(err.Error(), "32") {
 			t.Errorf("a cache of heads of 48 elements as %s and %s: %v", c.k, c.v, err)
 		}
 	}
-	if _, err := s.Backend.NewKV(compute.KVShape{Layers: 1 << 20, Heads: 1 << 20, KeyDim: 1 << 20, ValDim: 8, Context: 1 << 30}); err == nil {
-		t.Error("a KV cache of 2^90 elements was made")
+	if _, err := s.Backend.NewKV(compute.KVShape{Layers: []compute.KVLayer{{Heads: 1 << 20, KeyDim: 1 << 20, ValDim: 8}}, Context: 1 << 30}); err == nil {
+		t.Error("a KV cache of 2^70 elements was made")
 	}
 }

@@ -51,6 +51,14 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("Attention", s.attention)
 	t.Run("ExpertFFN", s.expertFFN)
 	t.Run("WeightedSum", s.weightedSum)
+	t.Run("Layers", s.layers)
+	t.Run("Windows", s.windows)
+	t.Run("ExpertKinds", s.expertKinds)
+	t.Run("Recurrent", s.recurrent)
+	t.Run("Latent", s.latent)
+	t.Run("Mix", s.mix)
+	t.Run("Streams", s.streams)
+	t.Run("SparseAttention", s.sparse)
 	t.Run("OnDone", s.onDone)
 	t.Run("Refuses", s.refuses)
 }
@@ -319,7 +327,7 @@ func (s Suite) rope(t *testing.T) {
 		cos[i], sin[i] = float32(a), float32(b)
 	}
 	a := s.load(t, x, heads*dim)
-	s.Backend.Encoder().RoPE(a, dim, n, cos, sin)
+	s.Backend.Encoder().RoPE(a, dim, 0, n, compute.Neox, cos, sin)
 	want := make([]float64, len(x))
 	for i := range x {
 		r, j := i/(heads*dim), i%dim
@@ -347,9 +355,9 @@ func (s Suite) elementwise(t *testing.T) {
 			sum[i] = float64(float32(float64(g[i]) + float64(u[i])))
 		}
 		gate, up, d := s.load(t, g, cols), s.load(t, u, cols), s.empty(rows, cols)
-		e.SwiGLU(d, gate, up)
+		e.Activate(d, gate, up, compute.SiLU)
 		near(t, "SwiGLU", s.read(t, d), silu, relative(silu, 1e-6))
-		e.SwiGLU(gate, gate, up)
+		e.Activate(gate, gate, up, compute.SiLU)
 		equal(t, "SwiGLU in place", s.read(t, gate), s.read(t, d))
 		x := s.load(t, g, cols)
 		e.Add(x, up)

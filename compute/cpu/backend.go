@@ -100,8 +100,9 @@ func (b *Backend) Close() error {
 
 // weight implements compute.Weight.
 type weight struct {
-	m   compute.Matrix
-	vec []float32 // a vector's elements, for the norms
+	m      compute.Matrix
+	vec    []float32 // a vector's elements, for the norms
+	turned []float32 // a convolution's taps, see taps
 }
 
 func (w *weight) Type() gguf.Type { return w.m.Type }

@@ -70,7 +70,7 @@ func newStep(t testing.TB, b *Backend) *step {
 		d, _ := computetest.Matrix(t, uint64(30+i), gguf.Q6_K, stepFF, stepEmbd)
 		s.experts = append(s.experts, compute.Expert{Gate: g, Up: u, Down: d})
 	}
-	kv, err := b.NewKV(compute.KVShape{Layers: 1, Heads: 2, KeyDim: stepDim, ValDim: stepDim, Context: 256})
+	kv, err := b.NewKV(compute.KVShape{Layers: []compute.KVLayer{{Heads: 2, KeyDim: stepDim, ValDim: stepDim}}, Context: 256})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,9 +107,9 @@ func (s *step) run(tokens []int32, at int, in [][]int32) []float32 {
 	e.MatMul(s.q, s.wq, s.h)
 	e.MatMul(s.k, s.wk, s.h)
 	e.MatMul(s.v, s.wv, s.h)
-	e.RoPE(s.q, stepDim, stepDim, cos, sin)
-	e.RoPE(s.k, stepDim, stepDim, cos, sin)
-	e.Attention(s.att, s.q, s.k, s.v, s.kv, 0, s.pos[:n], 0.2)
+	e.RoPE(s.q, stepDim, 0, stepDim, compute.Neox, cos, sin)
+	e.RoPE(s.k, stepDim, 0, stepDim, compute.Neox, cos, sin)
+	e.Attention(s.att, s.q, s.k, s.v, s.kv, compute.AttnSpec{Pos: s.pos[:n], Scale: 0.2})
 	e.MatMul(s.proj, s.wo, s.att)
 	e.Add(s.x, s.proj)
 	e.RMSNorm(s.h, s.x, s.norm, 1e-5)
@@ -221,7 +221,8 @@ func TestKVMemory(t *testing.T) {
 			held = held[1:]
 			return nil
 		}}
-	shape := compute.KVShape{Layers: 2, Heads: 3, KeyDim: 8, ValDim: 4, Context: 10, K: compute.KVF16, V: compute.KVF32}
+	l := compute.KVLayer{Heads: 3, KeyDim: 8, ValDim: 4}
+	shape := compute.KVShape{Layers: []compute.KVLayer{l, l}, Context: 10, K: compute.KVF16, V: compute.KVF32}
 	_, err := open(t, o).NewKV(shape)
 	if err == nil || !strings.Contains(err.Error(), "values of 10 positions (960 bytes): no room") {
 		t.Errorf("error %v, want the refusal of 960 bytes", err)

@@ -12,7 +12,9 @@ type worker struct {
 	scratch kernels.Scratch
 	view    kernels.Act // a view of one row of another Act
 	sum     []float32   // one row of WeightedSum
-	_       [64]byte
+
+	attention kernels.Attention
+	_         [64]byte
 }
 
 // encoder implements compute.Encoder. Regions are values of it, filled in and run one at a time, so that nothing is
@@ -27,6 +29,14 @@ type encoder struct {
 	quant    quantTask
 	rows     rowTask
 	attend   attendTask
+	recur    recurTask
+	norm     normTask
+	groups   groupTask
+	headwise headTask
+	mix      mixTask
+	streams  streamTask
+	sparse   sparseTask
+	ones     []float32 // the weights of norms that have none
 }
 
 var _ compute.Encoder = (*encoder)(nil)
@@ -34,7 +44,10 @@ var _ compute.Encoder = (*encoder)(nil)
 func (e *encoder) init(b *Backend) {
 	e.b, e.pool = b, b.pool
 	e.workers = make([]worker, b.opts.Threads)
+	e.recur.row = make([][]float32, b.opts.Threads)
 	e.products.e, e.experts.e, e.rows.e, e.attend.e = e, e, e, e
+	e.headwise.e = e
+	e.mix.e, e.streams.e, e.sparse.e = e, e, e
 }
 
 // drain runs what waits for company. Every operation that does not join the queue begins with it.

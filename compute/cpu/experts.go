@@ -27,11 +27,11 @@ type expertTask struct {
 	calls    []expertCall
 	n        int
 
-	gate, up []float32                                    // rows x ff; SwiGLU leaves its result in gate
+	gate, up []float32                                    // rows x ff; the activation leaves its result in gate
 	in       [kernels.Act256 + 1]kernels.Act              // input rows in the order of parts
-	hidden   [kernels.Act256 + 1]kernels.Act              // SwiGLU results, quantised
+	hidden   [kernels.Act256 + 1]kernels.Act              // results of the activation, quantised
 	kinds    [kernels.Act256 + 1]bool                     // formats of the input in use
-	downs    [kernels.Act256 + 1]bool                     // formats of the SwiGLU results in use
+	downs    [kernels.Act256 + 1]bool                     // formats of those in use
 	phase    func(t *expertTask, worker, call, piece int) // what do does with an item
 	step     int                                          // rows of weights in an item
 	pieces   int                                          // items of a call
@@ -42,15 +42,10 @@ func (e *encoder) ExpertFFN(parts compute.Tensor, first int, x *compute.Expert, 
 	e.products.run()
 	t := &e.experts
 	p, src := own(parts), own(in)
-	ff := x.Gate.Out
-	if x.Gate.In != src.cols || x.Up.In != src.cols || x.Up.Out != ff || x.Down.In != ff || x.Down.Out != p.cols || p == src {
-		panic(fmt.Sprintf("cpu: an expert of gate %d x %d, up %d x %d, down %d x %d between rows of %d and %d", x.Gate.Out, x.Gate.In,
-			x.Up.Out, x.Up.In, x.Down.Out, x.Down.In, src.cols, p.cols))
-	}
-	for _, m := range []*compute.Matrix{&x.Gate, &x.Up, &x.Down} {
-		if err := e.b.check(m); err != nil {
-			panic(err.Error())
-		}
+	ff := x.Up.Out
+	e.checkExpert(x, src.cols, ff, p.cols)
+	if p == src {
+		panic("cpu: ExpertFFN into its own input")
 	}
 	if first < 0 || first+len(rows) > p.rows {
 		panic(fmt.Sprintf("cpu: ExpertFFN into rows %d to %d of %d", first, first+len(rows), p.rows))
@@ -80,6 +75,31 @@ func (e *encoder) ExpertFFN(parts compute.Tensor, first int, x *compute.Expert, 
 	t.n++
 }
 
+// checkExpert panics where x does not lead from rows of in elements over ff to rows of out.
+func (e *encoder) checkExpert(x *compute.Expert, in, ff, out int) {
+	gated := x.Act != compute.ReLU2
+	if gated && (x.Gate.In != in || x.Gate.Out != ff) || !gated && x.Gate.Out != 0 || x.Up.In != in || x.Down.In != ff || x.Down.Out != out {
+		panic(fmt.Sprintf("cpu: an expert of gate %d x %d, up %d x %d, down %d x %d between rows of %d and %d, function %d", x.Gate.Out, x.Gate.In,
+			x.Up.Out, x.Up.In, x.Down.Out, x.Down.In, in, out, x.Act))
+	}
+	for i, m := range [...]*compute.Matrix{&x.Gate, &x.Up, &x.Down} {
+		if i == 0 && !gated {
+			continue
+		}
+		if err := e.b.check(m); err != nil {
+			panic(err.Error())
+		}
+	}
+	for _, b := range [...]struct {
+		v []float32
+		n int
+	}{{x.GateBias, ff}, {x.UpBias, ff}, {x.DownBias, out}} {
+		if b.v != nil && len(b.v) != b.n {
+			panic(fmt.Sprintf("cpu: an expert's bias of %d elements for rows of %d", len(b.v), b.n))
+		}
+	}
+}
+
 // run computes the queue and empties it.
 func (t *expertTask) run() {
 	if t.n == 0 {
@@ -95,7 +115,9 @@ func (t *expertTask) run() {
 	many := false
 	for i := range n {
 		c := &t.calls[i]
-		t.kinds[t.e.b.kind(c.e.Gate.Type)] = true
+		if c.e.Gate.Out > 0 {
+			t.kinds[t.e.b.kind(c.e.Gate.Type)] = true
+		}
 		t.kinds[t.e.b.kind(c.e.Up.Type)] = true
 		t.downs[t.e.b.kind(c.e.Down.Type)] = true
 		many = many || len(c.in) > 1
@@ -171,17 +193,29 @@ func (t *expertTask) gather(_, call, _ int) {
 	}
 }
 
-// gateUp computes step rows of gate and up for a call and multiplies them as SwiGLU does. The worker that finishes a
+// gateUp computes step rows of gate and up for a call and what the activation makes of them. The worker that finishes a
 // call quantises its rows for down.
 func (t *expertTask) gateUp(worker, call, piece int) {
 	c := &t.calls[call]
 	r0 := piece * t.step
 	r1 := min(r0+t.step, t.ff)
-	t.multiply(worker, t.gate, &c.e.Gate, c, r0, r1)
+	if c.e.Gate.Out > 0 {
+		t.multiply(worker, t.gate, &c.e.Gate, c, r0, r1)
+	}
 	t.multiply(worker, t.up, &c.e.Up, c, r0, r1)
 	for i := c.first; i < c.first+len(c.in); i++ {
-		g := t.gate[i*t.ff+r0 : i*t.ff+r1]
-		kernels.SiluMul(g, g, t.up[i*t.ff+r0:i*t.ff+r1])
+		g, u := t.gate[i*t.ff+r0:i*t.ff+r1], t.up[i*t.ff+r0:i*t.ff+r1]
+		if c.e.GateBias != nil {
+			kernels.Add(g, c.e.GateBias[r0:r1])
+		}
+		if c.e.UpBias != nil {
+			kernels.Add(u, c.e.UpBias[r0:r1])
+		}
+		if c.e.Gate.Out > 0 {
+			kernels.Activate(c.e.Act, g, g, u, &t.e.workers[worker].scratch)
+		} else {
+			kernels.Activate(c.e.Act, g, u, nil, &t.e.workers[worker].scratch)
+		}
 	}
 	if c.open.Add(-1) != 0 {
 		return
@@ -211,6 +245,12 @@ func (t *expertTask) multiply(worker int, dst []float32, m *compute.Matrix, c *e
 func (t *expertTask) down(worker, call, piece int) {
 	c := &t.calls[call]
 	r0 := piece * t.step
+	r1 := min(r0+t.step, t.parts.cols)
 	kernels.MatMul(t.parts.data, t.parts.cols, c.e.Down.Type, c.e.Down.Data, &t.hidden[t.e.b.kind(c.e.Down.Type)],
-		r0, min(r0+t.step, t.parts.cols), c.first, c.first+len(c.in), &t.e.workers[worker].scratch)
+		r0, r1, c.first, c.first+len(c.in), &t.e.workers[worker].scratch)
+	if c.e.DownBias != nil {
+		for i := c.first; i < c.first+len(c.in); i++ {
+			kernels.Add(t.parts.row(i)[r0:r1], c.e.DownBias[r0:r1])
+		}
+	}
 }

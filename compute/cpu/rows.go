@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"terrace/compute"
+	"terrace/internal/fmath"
 	"terrace/kernels"
 )
 
@@ -15,8 +16,14 @@ const (
 	opNorm
 	opHeadNorm
 	opRoPE
-	opSwiGLU
+	opActivate
 	opAdd
+	opBias
+	opMul
+	opScale
+	opGate
+	opCap
+	opSplit
 	opCopy
 	opSum
 )
@@ -28,8 +35,10 @@ type rowTask struct {
 	step      int
 	dst, x, y *tensor
 	w         []float32
-	eps       float32
+	eps       float32 // or the factor of opScale, the limit of opCap
 	dim, n    int
+	act       compute.Act
+	pairs     compute.Pairing
 	cos, sin  []float32
 	tokens    []int32
 	table     *compute.Matrix
@@ -68,13 +77,37 @@ func (t *rowTask) row(worker, r int) {
 	case opRoPE:
 		m := t.n / 2
 		cos, sin := t.cos[r*m:(r+1)*m], t.sin[r*m:(r+1)*m]
-		for h := 0; h < len(dst); h += t.dim {
-			kernels.RopeNeox(dst[h:h+t.dim], cos, sin)
+		turn := kernels.RopeNeox
+		if t.pairs == compute.Norm {
+			turn = kernels.RopeNorm
 		}
-	case opSwiGLU:
-		kernels.SiluMul(dst, t.x.row(r), t.y.row(r))
+		for h := t.first; h < len(dst); h += t.dim {
+			turn(dst[h:h+t.n], cos, sin)
+		}
+	case opActivate:
+		var b []float32
+		if t.y != nil {
+			b = t.y.row(r)
+		}
+		kernels.Activate(t.act, dst, t.x.row(r), b, &t.e.workers[worker].scratch)
 	case opAdd:
 		kernels.Add(dst, t.x.row(r))
+	case opBias:
+		kernels.Add(dst, t.w)
+	case opMul:
+		kernels.Mul(dst, t.x.row(r))
+	case opScale:
+		kernels.Scale(dst, t.eps)
+	case opGate:
+		kernels.Scale(dst, fmath.Sigmoid(t.x.row(r)[0]))
+	case opCap:
+		kernels.Softcap(dst, t.eps)
+	case opSplit:
+		x, gate := t.x.row(r), t.y.row(r)
+		for h := 0; h < len(dst); h += t.dim {
+			copy(dst[h:h+t.dim], x[2*h:])
+			copy(gate[h:h+t.dim], x[2*h+t.dim:])
+		}
 	case opCopy:
 		copy(dst, t.x.row(t.first+r))
 	case opSum:
@@ -107,11 +140,22 @@ func (e *encoder) Embed(dst compute.Tensor, w compute.Weight, tokens []int32) {
 	e.rows.start(t.cols)
 }
 
+// factors is the elements of a norm's weight, ones where there is none: multiplying by one is exact.
+func (e *encoder) factors(w compute.Weight, n int) []float32 {
+	if w != nil {
+		return vector(w, n)
+	}
+	for len(e.ones) < n {
+		e.ones = append(e.ones, 1)
+	}
+	return e.ones[:n]
+}
+
 // vector is the elements of a vector weight of n elements.
 func vector(w compute.Weight, n int) []float32 {
 	v := ownWeight(w).vec
 	if len(v) != n {
-		panic(fmt.Sprintf("cpu: a norm weight of %d x %d for %d elements", w.Out(), w.In(), n))
+		panic(fmt.Sprintf("cpu: a vector of %d x %d for %d elements", w.Out(), w.In(), n))
 	}
 	return v
 }
@@ -121,7 +165,7 @@ func (e *encoder) RMSNorm(dst, x compute.Tensor, w compute.Weight, eps float32) 
 	e.drain()
 	d, t := own(dst), own(x)
 	sameShape("RMSNorm", d, t)
-	e.rows.op, e.rows.dst, e.rows.x, e.rows.w, e.rows.eps = opNorm, d, t, vector(w, t.cols), eps
+	e.rows.op, e.rows.dst, e.rows.x, e.rows.w, e.rows.eps = opNorm, d, t, e.factors(w, t.cols), eps
 	e.rows.start(t.cols)
 }
 
@@ -130,38 +174,104 @@ func (e *encoder) HeadNorm(x compute.Tensor, w compute.Weight, dim int, eps floa
 	e.drain()
 	t := own(x)
 	wholeHeads("HeadNorm", t, dim)
-	e.rows.op, e.rows.dst, e.rows.w, e.rows.dim, e.rows.eps = opHeadNorm, t, vector(w, dim), dim, eps
+	e.rows.op, e.rows.dst, e.rows.w, e.rows.dim, e.rows.eps = opHeadNorm, t, e.factors(w, dim), dim, eps
 	e.rows.start(t.cols)
 }
 
 // RoPE implements compute.Encoder.
-func (e *encoder) RoPE(x compute.Tensor, dim, n int, cos, sin []float32) {
+func (e *encoder) RoPE(x compute.Tensor, dim, first, n int, pairs compute.Pairing, cos, sin []float32) {
 	e.drain()
 	t := own(x)
 	wholeHeads("RoPE", t, dim)
-	if n < 2 || n%2 != 0 || n > dim || len(cos) != t.rows*n/2 || len(sin) != len(cos) {
-		panic(fmt.Sprintf("cpu: RoPE of %d of %d elements with %d cosines and %d sines for %d rows", n, dim, len(cos), len(sin), t.rows))
+	if n < 2 || n%2 != 0 || first < 0 || first+n > dim || len(cos) != t.rows*n/2 || len(sin) != len(cos) {
+		panic(fmt.Sprintf("cpu: RoPE of elements %d to %d of %d with %d cosines and %d sines for %d rows", first, first+n, dim, len(cos), len(sin), t.rows))
 	}
-	e.rows.op, e.rows.dst, e.rows.dim, e.rows.n, e.rows.cos, e.rows.sin = opRoPE, t, dim, n, cos, sin
-	e.rows.start(t.cols)
+	r := &e.rows
+	r.op, r.dst, r.dim, r.first, r.n, r.pairs, r.cos, r.sin = opRoPE, t, dim, first, n, pairs, cos, sin
+	r.start(t.cols)
 }
 
-// SwiGLU implements compute.Encoder.
-func (e *encoder) SwiGLU(dst, gate, up compute.Tensor) {
+// Activate implements compute.Encoder.
+func (e *encoder) Activate(dst, a, b compute.Tensor, act compute.Act) {
 	e.drain()
-	d, g, u := own(dst), own(gate), own(up)
-	sameShape("SwiGLU", d, g)
-	sameShape("SwiGLU", d, u)
-	e.rows.op, e.rows.dst, e.rows.x, e.rows.y = opSwiGLU, d, g, u
-	e.rows.start(8 * d.cols)
+	r := &e.rows
+	r.op, r.dst, r.x, r.act = opActivate, own(dst), own(a), act
+	sameShape("Activate", r.dst, r.x)
+	if (b == nil) != (act == compute.ReLU2) {
+		panic(fmt.Sprintf("cpu: Activate by function %d with a second input %v", act, b))
+	}
+	if b != nil {
+		r.y = own(b)
+		sameShape("Activate", r.dst, r.y)
+	}
+	r.start(8 * r.dst.cols)
 }
 
 // Add implements compute.Encoder.
-func (e *encoder) Add(x, y compute.Tensor) {
+func (e *encoder) Add(x, y compute.Tensor) { e.pair("Add", opAdd, x, y) }
+
+// Mul implements compute.Encoder.
+func (e *encoder) Mul(x, y compute.Tensor) { e.pair("Mul", opMul, x, y) }
+
+func (e *encoder) pair(name string, op rowOp, x, y compute.Tensor) {
 	e.drain()
 	t, u := own(x), own(y)
-	sameShape("Add", t, u)
-	e.rows.op, e.rows.dst, e.rows.x = opAdd, t, u
+	sameShape(name, t, u)
+	e.rows.op, e.rows.dst, e.rows.x = op, t, u
+	e.rows.start(t.cols)
+}
+
+// AddBias implements compute.Encoder.
+func (e *encoder) AddBias(x compute.Tensor, w compute.Weight) {
+	e.drain()
+	t := own(x)
+	e.rows.op, e.rows.dst, e.rows.w = opBias, t, vector(w, t.cols)
+	e.rows.start(t.cols)
+}
+
+// Scale implements compute.Encoder.
+func (e *encoder) Scale(x compute.Tensor, s float32) { e.each(opScale, x, s, 1) }
+
+// Softcap implements compute.Encoder.
+func (e *encoder) Softcap(x compute.Tensor, limit float32) { e.each(opCap, x, limit, 8) }
+
+func (e *encoder) each(op rowOp, x compute.Tensor, v float32, cost int) {
+	e.drain()
+	t := own(x)
+	e.rows.op, e.rows.dst, e.rows.eps = op, t, v
+	e.rows.start(cost * t.cols)
+}
+
+// Clear implements compute.Encoder.
+func (e *encoder) Clear(x compute.Tensor) {
+	e.drain()
+	t := own(x)
+	t.touch()
+	clear(t.all())
+}
+
+// GateRows implements compute.Encoder.
+func (e *encoder) GateRows(x, s compute.Tensor) {
+	e.drain()
+	t, g := own(x), own(s)
+	if g.cols != 1 || g.rows != t.rows {
+		panic(fmt.Sprintf("cpu: GateRows of %d x %d by %d x %d", t.rows, t.cols, g.rows, g.cols))
+	}
+	e.rows.op, e.rows.dst, e.rows.x = opGate, t, g
+	e.rows.start(t.cols)
+}
+
+// SplitHeads implements compute.Encoder.
+func (e *encoder) SplitHeads(q, gate, x compute.Tensor, dim int) {
+	e.drain()
+	d, g, t := own(q), own(gate), own(x)
+	sameShape("SplitHeads", d, g)
+	wholeHeads("SplitHeads", d, dim)
+	if t.cols != 2*d.cols || t.rows != d.rows {
+		panic(fmt.Sprintf("cpu: SplitHeads of %d x %d into two of %d x %d", t.rows, t.cols, d.rows, d.cols))
+	}
+	g.touch()
+	e.rows.op, e.rows.dst, e.rows.x, e.rows.y, e.rows.dim = opSplit, d, t, g, dim
 	e.rows.start(t.cols)
 }
 
@@ -201,93 +311,5 @@ func sameShape(op string, a, b *tensor) {
 func wholeHeads(op string, t *tensor, dim int) {
 	if dim < 1 || t.cols%dim != 0 {
 		panic(fmt.Sprintf("cpu: %s of heads of %d in rows of %d", op, dim, t.cols))
-	}
-}
-
-// attendTask appends to a KV cache, then computes the attention of each query head.
-type attendTask struct {
-	e              *encoder
-	dst, q, k, v   *tensor
-	kv             *kv
-	layer          int
-	pos            []int32
-	scale          float32
-	heads, group   int // query heads; query heads of a KV head
-	rowsAt         int // rows of an append item; 0: the attention itself
-	headsAt        int // query heads of an attention item
-	parts          int // attention items of a row
-	keyDim, valDim int
-}
-
-// Attention implements compute.Encoder.
-func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, layer int, pos []int32, scale float32) {
-	e.drain()
-	t := &e.attend
-	c, ok := cache.(*kv)
-	if !ok {
-		panic(fmt.Sprintf("cpu: a KV cache of another backend (%T)", cache))
-	}
-	t.dst, t.q, t.k, t.v, t.kv, t.layer, t.pos, t.scale = own(dst), own(q), own(k), own(v), c, layer, pos, scale
-	s := &c.shape
-	t.keyDim, t.valDim = s.KeyDim, s.ValDim
-	t.heads = t.q.cols / s.KeyDim
-	t.group = t.heads / s.Heads
-	rows := t.k.rows
-	if t.heads*s.KeyDim != t.q.cols || t.group*s.Heads != t.heads || t.heads == 0 || t.k.cols != s.Heads*s.KeyDim || t.v.cols != s.Heads*s.ValDim ||
-		t.dst.cols != t.heads*s.ValDim || t.v.rows != rows || t.q.rows > rows || t.dst.rows != t.q.rows || len(pos) != rows {
-		panic(fmt.Sprintf("cpu: Attention of q %d x %d, k %d x %d, v %d x %d into %d x %d with %d KV heads of %d and %d, %d positions", t.q.rows, t.q.cols,
-			t.k.rows, t.k.cols, t.v.rows, t.v.cols, t.dst.rows, t.dst.cols, s.Heads, s.KeyDim, s.ValDim, len(pos)))
-	}
-	if layer < 0 || layer >= s.Layers {
-		panic(fmt.Sprintf("cpu: Attention in layer %d of a KV cache of %d", layer, s.Layers))
-	}
-	for i, p := range pos {
-		if p < 0 || int(p) >= s.Context || i > 0 && p != pos[i-1]+1 {
-			panic(fmt.Sprintf("cpu: position %d in row %d of a KV cache of %d", p, i, s.Context))
-		}
-	}
-	threads := e.pool.threads
-	t.rowsAt = rowsAtOnce(rows, t.k.cols+t.v.cols, threads)
-	e.pool.run(t, cuts(rows, t.rowsAt))
-	t.rowsAt = 0
-	// The query heads of one KV head share one reading of the keys and values where there is work enough for everybody, or the
-	// same for everybody.
-	rows = t.q.rows
-	switch items := rows * s.Heads; {
-	case threads == 1 || items >= 4*threads || items >= 2*threads && items%threads == 0:
-		t.headsAt = t.group
-	case t.group%4 == 0 && rows*t.heads/4 >= threads:
-		t.headsAt = 4
-	default:
-		t.headsAt = 1
-	}
-	t.parts = t.heads / t.headsAt
-	t.dst.touch()
-	e.pool.run(t, rows*t.parts)
-	*t = attendTask{e: e}
-}
-
-func (t *attendTask) do(worker, item int) {
-	if t.rowsAt > 0 {
-		for r := item * t.rowsAt; r < min((item+1)*t.rowsAt, t.k.rows); r++ {
-			t.append(r)
-		}
-		return
-	}
-	// All rows of a head before the next head, so that its keys and values stay in the cache; the longest rows first, so
-	// that none is left for the end.
-	r, h := t.q.rows-1-item%t.q.rows, item/t.q.rows*t.headsAt
-	kd, vd := t.keyDim, t.valDim
-	kernels.AttendHeads(t.dst.row(r)[h*vd:(h+t.headsAt)*vd], t.q.row(r)[h*kd:(h+t.headsAt)*kd], t.headsAt, t.kv.shape.K, t.kv.shape.V,
-		t.kv.keys(t.layer, h/t.group), t.kv.values(t.layer, h/t.group), t.kv.shape.K.RowBytes(kd), t.kv.shape.V.RowBytes(vd),
-		0, int(t.pos[t.k.rows-t.q.rows+r])+1, t.scale, &t.e.workers[worker].scratch)
-}
-
-// append stores row r of the keys and values.
-func (t *attendTask) append(r int) {
-	k, v, p := t.k.row(r), t.v.row(r), int(t.pos[r])
-	for h := range t.kv.shape.Heads {
-		put(t.kv.keys(t.layer, h), t.kv.shape.K, p, k[h*t.keyDim:(h+1)*t.keyDim])
-		put(t.kv.values(t.layer, h), t.kv.shape.V, p, v[h*t.valDim:(h+1)*t.valDim])
 	}
 }

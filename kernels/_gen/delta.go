@@ -10,6 +10,8 @@ import (
 func deltaKernels() {
 	isa{}.delta()
 	isa{wide: true}.delta()
+	isa{}.scan()
+	isa{wide: true}.scan()
 	isa{}.conv4()
 	isa{wide: true}.conv4()
 }
@@ -111,6 +113,75 @@ func (v isa) delta() {
 		size := uint32(regs * v.size())
 		ADDQ(U32(size), out)
 		ADDQ(U32(size), val)
+		ADDQ(U32(size), state)
+		SUBQ(U32(size/4), cols)
+	}
+	Label("many")
+	CMPQ(cols, U32(uint32(8*v.size()/4)))
+	JLT(LabelRef("few"))
+	chunk("many", 8)
+	JMP(LabelRef("many"))
+	Label("few")
+	TESTQ(cols, cols)
+	JZ(LabelRef("done"))
+	chunk("few", 64/v.size())
+	JMP(LabelRef("few"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// scan is the second walk of delta alone, for Mamba-2: what enters the columns is given.
+func (v isa) scan() {
+	name := "scan" + v.suffix()
+	TEXT(name, 0, "func(d *float32, s *float32, c *float32, b *float32, n int, stride int, cols int, decay float32)")
+	Pragma("noescape")
+	Doc(name + " is scanColumns for cols columns, a multiple of 16; the n rows of s lie at a distance of stride bytes.")
+	d := Load(Param("d"), GP64()).(reg.GPVirtual)
+	state := Load(Param("s"), GP64()).(reg.GPVirtual)
+	stride := Load(Param("stride"), GP64()).(reg.GPVirtual)
+	cols := Load(Param("cols"), GP64()).(reg.GPVirtual)
+	decay := v.vec()
+	m, _ := Param("decay").Resolve()
+	VBROADCASTSS(m.Addr, decay)
+	row, bp, cp, n := GP64(), GP64(), GP64(), GP64()
+	head := GP64() // bytes of a state: the next head's lies behind
+	Load(Param("n"), head)
+	IMULQ(stride, head)
+	chunk := func(name string, regs int) {
+		o := make([]reg.VecVirtual, regs)
+		for i := range o {
+			o[i] = v.vec()
+			v.zero(o[i])
+		}
+		MOVQ(state, row)
+		Load(Param("b"), bp)
+		Load(Param("c"), cp)
+		Load(Param("n"), n)
+		loop(name+"_update", n, func() {
+			x, y := v.vec(), v.vec()
+			VBROADCASTSS(Mem{Base: bp}, x)
+			VBROADCASTSS(Mem{Base: cp}, y)
+			for i := range o {
+				if i*v.size()%64 == 0 {
+					PREFETCHT1(Mem{Base: row, Index: head, Scale: 1, Disp: i * v.size()})
+				}
+				m := Mem{Base: row, Disp: i * v.size()}
+				s := v.vec()
+				VMULPS(m, decay, s)
+				VFMADD231PS(Mem{Base: d, Disp: i * v.size()}, x, s)
+				VMOVUPS(s, m)
+				VFMADD231PS(y, s, o[i])
+			}
+			ADDQ(Imm(4), bp)
+			ADDQ(Imm(4), cp)
+			ADDQ(stride, row)
+		})
+		for i := range o {
+			VMOVUPS(o[i], Mem{Base: d, Disp: i * v.size()})
+		}
+		size := uint32(regs * v.size())
+		ADDQ(U32(size), d)
 		ADDQ(U32(size), state)
 		SUBQ(U32(size/4), cols)
 	}
