@@ -17,7 +17,7 @@ var floors = map[string]int{
 	"gguf": 0, "chat": 0, "internal/host": 0, "internal/fmath": 0, "internal/testfile": 0,
 	"compute": 1, "quant": 1, "tokenizer": 1, "internal/uring": 1, "router": 1, "sample": 1,
 	"tiers": 2, "kernels": 2,
-	"model": 3, "prefetch": 3, "compute/cpu": 3, "compute/computetest": 3, "internal/tinymodel": 3, "vulkan": 3, "plan": 3,
+	"model": 3, "prefetch": 3, "compute/cpu": 3, "compute/computetest": 3, "internal/tinymodel": 3, "vulkan": 3, "plan": 3, "bench/synth": 3,
 	"engine":      4,
 	"bench":       5,
 	"cmd/terrace": 6,

@@ -99,7 +99,7 @@ func openRunner(ctx context.Context, c SpeedConfig) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{c: c, e: e, rng: rand.New(rand.NewPCG(1, 2))}
+	r := &runner{c: c, e: e, rng: newTokens()}
 	if e.Options().Context < need {
 		r.close()
 		return nil, fmt.Errorf("the context holds %d tokens, the runs need %d", e.Options().Context, need)
@@ -141,6 +141,18 @@ func (r *runner) warmUp(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// newTokens draws the tokens of a run, the same in each.
+func newTokens() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
+
+// RandomTokens is the first n tokens that Speed takes from a vocabulary, all its prompts and steps in a row.
+func RandomTokens(n, vocab int) []int32 {
+	list, r := make([]int32, n), newTokens()
+	for i := range list {
+		list[i] = int32(r.IntN(vocab))
+	}
+	return list
 }
 
 // random is n random tokens.

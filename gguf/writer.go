@@ -93,6 +93,22 @@ func Create(path string, f WriteFile) error {
 	return nil
 }
 
+// Layout is where Write puts things, for writers that leave holes: the bytes up to the first tensor, each tensor's offset
+// from the file's begin, and the file's size. A tensor without Data needs a Fill, which is not called.
+func Layout(f WriteFile) (head []byte, starts []int64, size int64, err error) {
+	head, sizes, alignment, err := encodeHeader(f)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	size = int64(len(head))
+	starts = make([]int64, len(sizes))
+	for i, n := range sizes {
+		starts[i] = size
+		size += roundUp(n, alignment)
+	}
+	return head, starts, size, nil
+}
+
 // WriteSplit writes f as n files named by PartPath and answers their paths. place says which part, from 0, holds tensor i;
 // nil spreads the tensors evenly in order. Part 0 carries all metadata; the others carry the split keys and the alignment.
 // Nothing is left behind when it fails before the last file is complete.

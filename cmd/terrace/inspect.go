@@ -41,6 +41,7 @@ type report struct {
 	Experts  *expertReport     `json:"experts,omitempty"`
 	State    *stateReport      `json:"state,omitempty"`
 	Table    *tableReport      `json:"table,omitempty"`
+	Weights  *weightReport     `json:"weights,omitempty"`
 	Runs     bool              `json:"supported"`
 	Reason   string            `json:"reason,omitempty"` // why Terrace cannot run it
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -95,6 +96,14 @@ type stateReport struct {
 	Window    int   `json:"window,omitempty"`
 	Recurrent int64 `json:"recurrent_bytes,omitempty"`
 	Conv      int64 `json:"convolution_bytes,omitempty"`
+}
+
+// weightReport is what a model has besides its experts; sizes in bytes.
+type weightReport struct {
+	Dense       int64  `json:"dense_bytes"` // stay in memory
+	DenseParams uint64 `json:"dense_params"`
+	DenseQ8     int64  `json:"dense_q8_0_bytes"` // what they would be in Q8_0, vectors too, which compares models
+	Skipped     int64  `json:"skipped_bytes"`    // of the file, such as a block for drafting
 }
 
 func runInspect(c *cli.Context, e env) error {
@@ -187,9 +196,8 @@ func inspect(f *gguf.File, metadata, tensors bool) *report {
 			}
 		}
 	}
-	for _, t := range m.Dense() {
-		x.Dense += t.Length
-	}
+	r.Weights = weigh(f, m)
+	x.Dense = r.Weights.Dense
 	if t := m.Table(); t != nil {
 		r.Table = &tableReport{t.Name, t.Rows, t.Length}
 	}
@@ -215,6 +223,23 @@ func (x *stateReport) String() string {
 	return s
 }
 
+func weigh(f *gguf.File, m *model.Model) *weightReport {
+	r := &weightReport{}
+	for _, d := range m.Dense() {
+		r.Dense += d.Length
+		if t, ok := f.Tensor(d.Name); ok {
+			r.DenseParams += t.Elements()
+		}
+	}
+	r.DenseQ8 = int64(r.DenseParams) / 32 * 34
+	for i := range f.Tensors {
+		r.Skipped += f.Tensors[i].Extent.Length
+	}
+	sum := m.Footprint()
+	r.Skipped -= r.Dense + sum.Table + sum.Experts
+	return r
+}
+
 func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
 	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
 	p := func(format string, a ...any) { fmt.Fprintf(w, format+"\n", a...) }
@@ -232,7 +257,13 @@ func inspectText(c *cli.Context, e env, f *gguf.File, r *report) error {
 	}
 	if x := r.Experts; x != nil {
 		p("experts\t%d layers of %d, %d used a token, %s to %s each, %s in all", x.Layers, x.PerLayer, x.Used, bytesText(x.MinBytes), bytesText(x.MaxBytes), bytesText(x.Bytes))
-		p("dense\t%s stay in memory; a token reads %s of experts if none is cached", bytesText(x.Dense), bytesText(x.PerToken))
+		p("token\treads %s of experts if none is cached", bytesText(x.PerToken))
+	}
+	if x := r.Weights; x != nil {
+		p("dense\t%s stay in memory, %.2f billion parameters", bytesText(x.Dense), float64(x.DenseParams)/1e9)
+		if x.Skipped > 0 {
+			p("skipped\t%s that plain decoding leaves out", bytesText(x.Skipped))
+		}
 	}
 	if x := r.State; x != nil {
 		p("state\t%s", x)
