@@ -9,8 +9,7 @@
 // Python's values. The engine is github.com/ardanlabs/jinja; a template is first rewritten so that the engine resolves
 // names, scopes and control flow only, and every operation is a function of this package (see translator). What that
 // gains: Python's printing, JSON and white space rules exactly, a bound on work and memory whatever the template says, and
-// the origin of each character. Not supported, each an error when the template is compiled: recursive loops, filtered
-// loops over pairs, * in calls, ** outside dict() and namespace(), include, import, block, with and autoescape. Known
+// the origin of each character. Not supported, each an error when the template is compiled: recursive loops, * in calls, ** outside dict() and namespace(), include, import, block, with and autoescape. Known
 // differences from Python: a tuple is a list (and prints as one), upper() of a letter that has no single capital leaves it,
 // integers past 64 bits can be printed and compared but not calculated with.
 //
@@ -56,8 +55,9 @@ type Template struct {
 	opts     Options
 	source   string
 
-	probe sync.Once
-	caps  Caps
+	probe, heads sync.Once
+	caps         Caps
+	head         string // of an assistant's turn
 }
 
 // Caps tells what a template does with a conversation, found by rendering small ones.
@@ -455,5 +455,43 @@ func (t *Template) probeCaps() {
 		c.StringCalls = true
 		t.caps.ToolCalls = shows(called, c)
 		t.caps.StringCalls = t.caps.ToolCalls
+	}
+}
+
+// openTurn is what an answer to prompt continues: the end of the prompt, from behind the head of the assistant's turn on.
+// Where the template shows no such head, it is the opening tag of thoughts, should the prompt end with it.
+func (t *Template) openTurn(prompt string, think tags) string {
+	if prompt == "" {
+		return ""
+	}
+	t.heads.Do(t.findHead)
+	head := t.head
+	for _, tag := range []string{think.open, think.close} {
+		head, _, _ = strings.Cut(head, tag)
+	}
+	if head = strings.TrimRight(head, " \t\r\n"); head != "" {
+		if i := strings.LastIndex(prompt, head); i >= 0 {
+			return strings.TrimLeft(prompt[i+len(head):], " \t\r\n")
+		}
+	}
+	if strings.HasSuffix(strings.TrimRight(prompt, " \t\r\n"), strings.TrimSpace(think.open)) {
+		return think.open
+	}
+	return ""
+}
+
+// findHead takes for the head what add_generation_prompt adds to a prompt.
+func (t *Template) findHead() {
+	conv := Conversation{Messages: []Message{{Role: "user", Content: "hello"}}, Now: time.Unix(0, 0).UTC()}
+	d, without, err := t.render(conv, t.Caps(), baseSteps/16)
+	if err != nil {
+		return
+	}
+	without = d.showAll(without)
+	conv.AddGenerationPrompt = true
+	if d, with, err := t.render(conv, t.Caps(), baseSteps/16); err == nil {
+		if head, ok := strings.CutPrefix(d.showAll(with), without); ok {
+			t.head = head
+		}
 	}
 }

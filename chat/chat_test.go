@@ -222,7 +222,6 @@ func TestCompileErrors(t *testing.T) {
 		"{% raw %}":                                          "raw block is not closed",
 		strings.Repeat("x", maxSource+1):                     "the limit is 1048576",
 		"{{ x | " + strings.Repeat("n", 1000) + " }}":        "unknown filter",
-		"{% for a, b in c if a %}{% endfor %}":               "filter is not supported",
 		"{% set a %}{% endset a %}{% set b.c %}{% endset %}": "plain name",
 	} {
 		_, err := New(source, Options{})

@@ -151,9 +151,15 @@ func init() {
 			}
 			return jinja.NewBool(true), r.grow(int(a[0].AsInt()))
 		},
-		"leave":     func(r *run, a []Value, _ kwargs) (Value, error) { r.depth--; return jinja.NewBool(true), nil },
-		"iter":      func(r *run, a []Value, _ kwargs) (Value, error) { return r.iterate(a[0]) },
-		"unpack":    opUnpack,
+		"leave":  func(r *run, a []Value, _ kwargs) (Value, error) { r.depth--; return jinja.NewBool(true), nil },
+		"iter":   func(r *run, a []Value, _ kwargs) (Value, error) { return r.iterate(a[0]) },
+		"unpack": opUnpack,
+		"fresh":  func(*run, []Value, kwargs) (Value, error) { return jinja.NewList(nil), nil },
+		"push": func(r *run, a []Value, _ kwargs) (Value, error) {
+			l := a[0].AsList()
+			l.Items = append(l.Items, a[1])
+			return jinja.NewBool(true), r.grow(valueSize)
+		},
 		"setattr":   opSetattr,
 		"callable":  opCallable,
 		"attr":      func(r *run, a []Value, _ kwargs) (Value, error) { return r.attr(a[0], a[1].AsString()) },
@@ -533,64 +539,4 @@ func opMul(r *run, a []Value, _ kwargs) (Value, error) {
 		}
 	}
 	return out, nil
-}
-
-// opMod is the remainder, or for a string Python's printf-style formatting with %s, %d and %%.
-func opMod(r *run, a []Value, _ kwargs) (Value, error) {
-	if !a[0].IsString() {
-		return arithmetic("%")(r, a, nil)
-	}
-	out := a[0]
-	for _, v := range a[1:] {
-		args := []Value{v}
-		if v.IsList() {
-			args = v.AsList().Items
-		}
-		s, err := r.format(out.AsString(), args)
-		if err != nil {
-			return Value{}, err
-		}
-		if out, err = r.str(s); err != nil {
-			return Value{}, err
-		}
-	}
-	return out, nil
-}
-
-func (r *run) format(f string, args []Value) (string, error) {
-	var b strings.Builder
-	percent := false
-	for _, c := range f {
-		shown := r.show(c)
-		if !percent {
-			if percent = shown == '%'; !percent {
-				b.WriteRune(c)
-			}
-			continue
-		}
-		percent = false
-		if shown == '%' {
-			b.WriteRune(c)
-			continue
-		}
-		if shown != 's' && shown != 'd' {
-			return "", fmt.Errorf("format %%%c is not supported", shown)
-		}
-		if len(args) == 0 {
-			return "", errors.New("format string has more places than values")
-		}
-		s, err := r.print(args[0])
-		if err == nil {
-			err = r.grow(len(s))
-		}
-		if err != nil {
-			return "", err
-		}
-		b.WriteString(s)
-		args = args[1:]
-	}
-	if percent || len(args) > 0 {
-		return "", errors.New("format string and values do not match")
-	}
-	return b.String(), nil
 }
