@@ -1,7 +1,8 @@
 // Package chat turns a conversation into the prompt text a model was trained on, by the model's own Jinja template, so
-// that no text from a user can become a control token.
+// that no text from a user can become a control token, and reads the answer: what of it is thought, what a tool call, what
+// content (see Parser).
 //
-// It does not tokenize, and it does not parse what the model answers.
+// It does not tokenize, and it does not make a model write anything: see Syntax for what a grammar must allow.
 //
 // # Templates
 //
@@ -118,7 +119,7 @@ func New(source string, opts Options) (t *Template, err error) {
 			t, err = nil, oneLine("chat template: the engine failed: %v", p)
 		}
 	}()
-	out, used, private, err := translate(source)
+	out, used, private, err := translate(unguarded(source))
 	if err != nil {
 		return nil, oneLine("chat template: %v", err)
 	}
@@ -174,6 +175,15 @@ func (t *Template) Render(conv Conversation) ([]Part, error) {
 		conv.Messages = mergeSystem(conv.Messages)
 	}
 	d, out, err := t.render(conv, caps, baseSteps)
+	if err != nil && len(conv.Tools) > 0 {
+		// Some templates fail on a tool without a description or parameters, which a request may leave out.
+		if tools, ok := fillTools(conv.Tools); ok {
+			conv.Tools = tools
+			if d2, out2, err2 := t.render(conv, caps, baseSteps); err2 == nil {
+				d, out, err = d2, out2, nil
+			}
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -369,6 +379,7 @@ func (t *Template) variables(conv Conversation, caps Caps, d *disguise) (map[str
 		if err != nil {
 			return nil, oneLine("message %d: %v", i, err)
 		}
+		t.fit(&conv.Messages[i], m.AsDict(), d)
 		msgs = append(msgs, m)
 	}
 	vars["messages"] = jinja.NewList(msgs)

@@ -83,7 +83,7 @@ func Detect(source string) Family {
 		return GLM
 	case has("<function=", "<parameter="):
 		return CoderXML
-	case has("<|tool_call_start|>"), has("<|tool_list_start|>"):
+	case has("<|tool_call_start|>"), has("<|tool_list_start|>"), has("List of tools: ["):
 		return LFM2
 	case has("<TOOLCALL>"):
 		return NemotronJSON

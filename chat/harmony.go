@@ -122,8 +122,10 @@ func isHeader(s string, whole bool) bool {
 			}
 		}
 	}
-	if strings.ContainsAny(rest, "<>|\n") {
-		return false
+	for _, c := range rest {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(" _.-=:", c) {
+			return false
+		}
 	}
 	if words := strings.TrimLeft(s, " "); !strings.HasPrefix(words, markChannel) && !strings.HasPrefix(words, "to=") &&
 		!strings.HasPrefix(words, "assistant") && !strings.HasPrefix(words, markConstrain) && words != "" {
@@ -158,9 +160,9 @@ func (h *harmony) begin(p *Parser) {
 	case recipient != "" && recipient != "user" && recipient != "assistant" && recipient != "all":
 		if p.sink.start(name, "") {
 			h.kind, h.scan, h.args = bodyCall, jsonScan{}, true
-			p.raw = h.header
+			p.raw = []byte(h.header)
 			if p.sink.given {
-				p.raw, p.sink.given = "", false
+				p.raw, p.sink.given = nil, false
 				p.cut()
 			}
 			return
@@ -276,14 +278,14 @@ func (h *harmony) readCall(p *Parser, end bool) bool {
 			n += ws
 		}
 		p.sink.arguments(b.String())
-		p.raw += p.buf[:n]
+		p.raw = append(p.raw, p.buf[:n]...)
 		p.buf = p.buf[n:]
 		if done {
 			p.sink.finish()
 			h.args = false
 		}
 		if p.sink.given {
-			p.raw, p.sink.given = "", false
+			p.raw, p.sink.given = p.raw[:0], false
 			p.cut()
 		}
 		switch {
@@ -325,6 +327,6 @@ func (h *harmony) readCall(p *Parser, end bool) bool {
 func (h *harmony) bad(p *Parser) {
 	p.sink.drop()
 	h.kind = bodyContent
-	p.content(p.raw)
-	p.raw, h.header = "", ""
+	p.content(string(p.raw))
+	p.raw, h.header = nil, ""
 }

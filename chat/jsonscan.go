@@ -11,6 +11,7 @@ type jsonScan struct {
 	stack []byte // the open { and [
 	key   bool   // the string being read is a key
 	rest  string // of a literal, or the number of hex digits to come
+	wrong bool   // a byte did not belong to it
 }
 
 type scanState uint8
@@ -49,13 +50,13 @@ func (s *jsonScan) scan(in string, out *strings.Builder) (n int, done, ok bool) 
 			return n, true, true
 		}
 		c := in[n]
-		if s.state == scanString && c < ' ' {
+		if s.state == scanString && c < ' ' && !s.wrong {
 			out.WriteString(escapeControl(c))
 			n++
 			continue
 		}
 		take, ok := s.byte(c)
-		if !ok {
+		if s.wrong = s.wrong || !ok; s.wrong {
 			return n, false, false
 		}
 		if take {

@@ -107,7 +107,7 @@ type Parser struct {
 	closed   bool
 	tail     string // the beginning of a character
 	buf      string // text not yet understood
-	raw      string // text of a call that was read but not given yet
+	raw      []byte // text of a call that was read but not given yet
 	mode     mode
 	reader   callReader
 	opener   string // what began the calls being read
@@ -271,7 +271,7 @@ func (p *Parser) prime(turn string) {
 		p.mode, p.reader = modeContent, nil
 	}
 	p.sink = sink{p: p}
-	p.buf, p.tail, p.raw, p.spaces, p.thoughts.spaces = "", "", "", "", ""
+	p.buf, p.tail, p.raw, p.spaces, p.thoughts.spaces = "", "", nil, "", ""
 	if p.InReasoning() && p.opts.Reasoning == ReasoningLegacy && p.harmony == nil {
 		p.content(p.think.open)
 	}
@@ -354,7 +354,7 @@ func (p *Parser) readContent(end bool) bool {
 	p.buf = p.buf[at+len(found):]
 	switch {
 	case open != nil:
-		p.mode, p.reader, p.opener, p.raw = modeCall, open.read(), found, found
+		p.mode, p.reader, p.opener, p.raw = modeCall, open.read(), found, []byte(found)
 	case found == p.think.open:
 		p.mode = modeThoughts
 		p.thoughts.wrote, p.thoughts.spaces = false, ""
@@ -420,10 +420,10 @@ func (p *Parser) readCall(end bool) bool {
 	if v == stepMore {
 		return false
 	}
-	p.raw += p.buf[:n]
+	p.raw = append(p.raw, p.buf[:n]...)
 	p.buf = p.buf[n:]
 	if p.sink.given {
-		p.raw, p.opener, p.sink.given = "", "", false
+		p.raw, p.opener, p.sink.given = p.raw[:0], "", false
 		p.cut()
 	}
 	if v == stepDone && p.opener != "" {
@@ -431,14 +431,14 @@ func (p *Parser) readCall(end bool) bool {
 	}
 	switch v {
 	case stepDone:
-		p.mode, p.reader, p.raw = modeContent, nil, ""
+		p.mode, p.reader, p.raw = modeContent, nil, nil
 	case stepBad:
 		// The text is content again, from behind what began the calls on: there may be sound ones in it.
 		p.sink.drop()
 		p.mode, p.reader = modeContent, nil
 		p.content(p.opener)
-		p.buf = strings.TrimPrefix(p.raw, p.opener) + p.buf
-		p.raw = ""
+		p.buf = strings.TrimPrefix(string(p.raw), p.opener) + p.buf
+		p.raw = nil
 	}
 	return true
 }

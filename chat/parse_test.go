@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -132,12 +133,154 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestStart: the end of the prompt tells where an answer begins.
+func TestStart(t *testing.T) {
+	yes, no := true, false
+	for _, c := range []struct {
+		source, prompt, text, want string
+		reasoning                  ReasoningFormat
+	}{
+		{"<tool_call>", "[user]x[assistant]<think>\n", "\nhm\n</think>\n\nHi", "R:hm|C:Hi|", ReasoningAuto},
+		{"<tool_call>", "[user]x[assistant]<think>\nfirst ", "then</think>Hi", "R:then|C:Hi|", ReasoningAuto},
+		{"<tool_call>", "[user]x[assistant]<think>\n\n</think>\n\n", "\nHi", "C:Hi|", ReasoningAuto},
+		{"<tool_call>", "[user]<think>[assistant]", "Hi</think>", "C:Hi</think>|", ReasoningAuto},
+		{"<tool_call>", "[user]x[assistant]Once", " upon", "C: upon|", ReasoningAuto},
+		{"<tool_call>", "[user]x[assistant]<think>", "a <tool_call>{\"name\":\"ping\"}</tool_call></think> b", "R:a <tool_call>{\"name\":\"ping\"}</tool_call>|C:b|", ReasoningAuto},
+		{"<tool_call>", "[user]x[assistant]<think>", "a</think>\nb", "C:a</think>\nb|", ReasoningNone},
+		{"<tool_call>", "[user]x[assistant]", "<think>a</think>\nb", "C:<think>a</think>\nb|", ReasoningNone},
+		{"<tool_call>", "[user]x[assistant]", "<think>a</think>\nb", "R:a|C:<think>a</think>\nb|", ReasoningLegacy},
+		{"<tool_call>", "[user]x[assistant]<think>", "a</think>\nb", "R:a|C:<think>a</think>\nb|", ReasoningLegacy},
+		{"[TOOL_CALLS] [THINK]", "[user]x[assistant]", "so [THINK]a[/THINK]b", "R:a|C:so b|", ReasoningAuto},
+		{"<|start_of_role|> Here is my thought process:", "[user]x[assistant]", "Here is my thought process: a\n\nHere is my response: b", "R:a|C:b|", ReasoningAuto},
+		{"<tool_call></tool_call></think><response>", "[user]x[assistant]<think>", "a\n</think>\n\n<response>\nb\n</response>\n", "R:a|C:b|", ReasoningAuto},
+		{"<|channel|>final<|message|>", "[user]x[assistant]<|channel|>analysis<|message|>", "a<|end|><|start|>assistant<|channel|>final<|message|>b", "R:a|C:b|", ReasoningAuto},
+		{"<|channel|>final<|message|>", "[user]x[assistant]", "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b", "C:<|channel|>analysis<|message|>a<|end|>b|", ReasoningNone},
+	} {
+		tpl := templateOf(t, c.source)
+		opts := ParseOptions{Prompt: c.prompt, Reasoning: c.reasoning, Tools: json.RawMessage(parseTools), NewID: numbered()}
+		for i := 0; i <= len(c.text); i++ {
+			if got := show(parsePieces(t, tpl, opts, c.text[:i], c.text[i:])); got != c.want {
+				t.Errorf("%q %q cut at %d:\n got %q\nwant %q", c.prompt, c.text, i, got, c.want)
+				break
+			}
+		}
+	}
+	// The templates of the fixtures, with thoughts on and off, and with thoughts' tag in the question.
+	for name, want := range map[string][2]bool{"coder-like": {true, false}, "qwen-like": {false, false}, "protocol-random": {false, false}} {
+		for i, think := range []*bool{&yes, &no} {
+			tpl := readTemplate(t, name, testSpecial)
+			parts, err := tpl.Render(Conversation{Messages: []Message{{Role: "user", Content: "what is <think>"}}, AddGenerationPrompt: true, EnableThinking: think})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := tpl.NewParser(ParseOptions{Prompt: joined(parts)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.InReasoning() != want[i] {
+				t.Errorf("%s, thinking %v: in thoughts %v", name, *think, p.InReasoning())
+			}
+		}
+	}
+}
+
+// TestParserDoor: names, faults and misuse.
+func TestParserDoor(t *testing.T) {
+	for _, f := range Families() {
+		if g, err := FamilyByName(f.String()); g != f || err != nil {
+			t.Errorf("%v is read as %v, %v", f, g, err)
+		}
+		var marks []string
+		for _, o := range f.openers() {
+			marks = append(marks, o.text)
+		}
+		for _, m := range marks { // else the longer one would depend on where the text is cut
+			for _, n := range marks {
+				if m != n && strings.Contains(n, m) && m != "{" {
+					t.Errorf("%v: opener %q is within %q", f, m, n)
+				}
+			}
+		}
+	}
+	if _, err := FamilyByName("nobody"); err == nil || !strings.Contains(err.Error(), "hermes, coder-xml") {
+		t.Error(err)
+	}
+	for name, want := range map[string]ReasoningFormat{"": ReasoningAuto, "auto": ReasoningAuto, "deepseek": ReasoningAuto, "none": ReasoningNone, "deepseek-legacy": ReasoningLegacy} {
+		if got, err := ReasoningByName(name); got != want || err != nil {
+			t.Errorf("%q: %v, %v", name, got, err)
+		}
+	}
+	if _, err := ReasoningByName("loud"); err == nil {
+		t.Error("reasoning_format loud passes")
+	}
+	tpl := templateOf(t, "")
+	for tools, want := range map[string]string{`{`: "tools:", `[{"function":{}}]`: "definition 0 has no name", `[{"function":{"name":"f","parameters":3}}]`: "parameters of"} {
+		if _, err := tpl.NewParser(ParseOptions{Tools: json.RawMessage(tools)}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", tools, err)
+		}
+	}
+	forced := Kimi
+	p, err := tpl.NewParser(ParseOptions{Family: &forced, AnyName: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := p.Feed("<|tool_call_begin|>functions.f:7<|tool_call_argument_begin|>{\"a\"")
+	if len(d) != 1 || d[0].Call == nil || d[0].Call.ID != "functions.f:7" || d[0].Call.Arguments != `{"a"` || !p.InCall() || p.Family() != Kimi {
+		t.Errorf("%+v", d)
+	}
+	p.Feed(":1}")
+	p.Close()
+	if p.Calls() != 1 || p.Close() != nil {
+		t.Error("closing twice")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("Feed after Close passes")
+		}
+	}()
+	p.Feed("x")
+}
+
+// TestLongAnswer: the work grows with the text, not with its square.
+func TestLongAnswer(t *testing.T) {
+	long := strings.Repeat("word <b> | ", 20_000)
+	for f, source := range sources {
+		tpl := templateOf(t, source)
+		s := tpl.Syntax(f)
+		call, err := s.Write([]ToolCall{{Name: "f", Arguments: `{"text":` + quoteJSON(long) + `}`}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{long, "<think>" + long, call} {
+			p, err := tpl.NewParser(ParseOptions{AnyName: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			for i := 0; i < len(text); i += 5 {
+				p.Feed(text[i:min(i+5, len(text))])
+			}
+			p.Close()
+			if d := time.Since(start); d > 10*time.Second {
+				t.Errorf("%v: %d bytes took %v", f, len(text), d)
+			} else if testing.Verbose() {
+				t.Logf("%v: %d bytes, %v a piece", f, len(text), d/time.Duration(len(text)/5))
+			}
+			if text == call && p.Calls() != 1 {
+				t.Errorf("%v: %d calls", f, p.Calls())
+			}
+		}
+	}
+}
+
 // clean forgets ids, which the parser draws.
 func clean(a Answer) Answer {
 	calls := a.Calls
 	a.Calls = nil
 	for _, c := range calls {
-		c.ID = ""
+		if strings.HasPrefix(c.ID, "id") || strings.HasPrefix(c.ID, "call_") || len(c.ID) == 9 {
+			c.ID = ""
+		}
 		a.Calls = append(a.Calls, c)
 	}
 	return a
@@ -207,13 +350,20 @@ func optionsOf(t *rapid.T) (Family, ParseOptions) {
 	}
 }
 
+// many checks a property 2000 times.
+func many(t *testing.T, property func(*rapid.T)) {
+	for i := range 20 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) { rapid.Check(t, property) })
+	}
+}
+
 // TestCuts: however an answer is cut, the sum of the deltas is the same, and it comes without a panic.
 func TestCuts(t *testing.T) {
 	templates := map[Family]*Template{}
 	for f, s := range sources {
 		templates[f] = templateOf(t, s)
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	many(t, func(t *rapid.T) {
 		f, opts := optionsOf(t)
 		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(fragments), 0, 14).Draw(t, "text"), "")
 		opts.NewID = func() string { return "id" }
@@ -221,18 +371,17 @@ func TestCuts(t *testing.T) {
 		var pieces []string
 		rest := text
 		if rapid.Bool().Draw(t, "bytes") {
-			pieces, rest = strings.Split(text, ""), ""
-			for i, s := range pieces { // a lone byte of a character is a piece as well
-				if len(s) > 1 {
-					pieces[i] = s
-				}
+			for i := range len(text) {
+				pieces = append(pieces, text[i:i+1])
 			}
+			rest = ""
 		}
 		for rest != "" {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
 			pieces, rest = append(pieces, rest[:n]), rest[n:]
 		}
 		if got := parsePieces(t, templates[f], opts, pieces...); !reflect.DeepEqual(got, want) {
+			opts.Tools, opts.NewID = nil, nil
 			t.Fatalf("%v %+v %q cut %q:\n got %s\nwant %s", f, opts, text, pieces, show(got), show(want))
 		}
 		if opts.NoCalls && len(want.Calls) > 0 || opts.OneCall && len(want.Calls) > 1 {
@@ -257,7 +406,7 @@ func TestWritten(t *testing.T) {
 		templates[f] = templateOf(t, s)
 	}
 	values := rapid.SampledFrom([]string{`"a"`, `"two\nlines \"quoted\" \\ back"`, `"é 😀"`, `""`, `12`, `-1.5`, `true`, `false`, `null`, `[1,"x",[null]]`, `{"k":{"l":[]}}`, `"</parameter> x"`, `"{"`})
-	rapid.Check(t, func(t *rapid.T) {
+	many(t, func(t *rapid.T) {
 		f := Family(rapid.IntRange(0, len(familyNames)-1).Draw(t, "family"))
 		s := templates[f].Syntax(f)
 		n := rapid.IntRange(1, 3).Draw(t, "calls")
@@ -304,6 +453,44 @@ func TestWritten(t *testing.T) {
 		}
 		if strings.ContainsAny(got.Content, "<>{}[]") {
 			t.Fatalf("%v %q: markers in the content %q", f, before+text, got.Content)
+		}
+	})
+}
+
+// TestNothingLost: each word of an answer is in the content, the thoughts or a call; and with all parsing off, the content
+// is the text itself.
+func TestNothingLost(t *testing.T) {
+	templates := map[Family]*Template{}
+	for f, s := range sources {
+		templates[f] = templateOf(t, s)
+	}
+	many(t, func(t *rapid.T) {
+		f, opts := optionsOf(t)
+		opts.NewID = func() string { return "id" }
+		parts := rapid.SliceOfN(rapid.SampledFrom(fragments), 0, 14).Draw(t, "text")
+		var words []string
+		for i := range parts {
+			if rapid.Bool().Draw(t, "word") {
+				words = append(words, fmt.Sprintf("#%d#", i))
+				parts[i] += words[len(words)-1]
+			}
+		}
+		text := strings.Join(parts, "")
+		a := parsePieces(t, templates[f], opts, text)
+		all := a.Content + a.Reasoning
+		for _, c := range a.Calls {
+			all += c.ID + c.Name + c.Arguments
+		}
+		for _, w := range words {
+			if !strings.Contains(all, w) {
+				t.Fatalf("%v: %s of %q is lost: %s", f, w, text, show(a))
+			}
+		}
+		if f != Harmony {
+			opts.NoCalls, opts.Reasoning, opts.Prompt = true, ReasoningNone, ""
+			if a := parsePieces(t, templates[f], opts, text); a.Content != text {
+				t.Fatalf("%v: %q became %q", f, text, a.Content)
+			}
 		}
 	})
 }

@@ -12,7 +12,8 @@ type literal struct {
 	state literalState
 	stack []byte // the closing brackets to come
 	comma bool   // owed before the next item
-	seen  int    // bytes of a string that hold no end of it
+	quote string // of the string being read, "" between tokens
+	part  strings.Builder
 }
 
 type literalState uint8
@@ -27,8 +28,11 @@ const (
 
 const gemmaQuote = `<|"|>`
 
-// step takes one token; json is what it adds. stepDone tells that the value ends with it.
+// step takes one token or a part of a string; json is what it adds. stepDone tells that the value ends with it.
 func (l *literal) step(in string, end bool) (n int, json string, v verdict) {
+	if l.quote != "" {
+		return l.text(in)
+	}
 	ws := leading(in)
 	at := in[ws:]
 	if at == "" {
@@ -97,12 +101,15 @@ func (l *literal) value(at string, end bool) (int, string, verdict) {
 		}
 		return 1, "{[["[i : i+1], stepWent
 	}
-	n, s, v := l.text(at, end)
-	if v == stepWent {
-		return n, quoteJSON(s), l.after()
-	}
-	if v == stepMore || at[0] == '"' || at[0] == '\'' && !l.gemma {
+	n, s, v := l.begin(at, end)
+	switch {
+	case v == stepWent && l.quote == "":
+		return n, s, l.after()
+	case v == stepWent:
+		l.state = literalNext // once the string ends
 		return n, "", v
+	case v == stepMore || at[0] == '"':
+		return 0, "", v
 	}
 	stop := ",]}) \t\r\n"
 	if l.gemma {
@@ -137,10 +144,10 @@ func (l *literal) value(at string, end bool) (int, string, verdict) {
 }
 
 func (l *literal) key(at string, end bool) (int, string, verdict) {
-	n, s, v := l.text(at, end)
+	n, s, v := l.begin(at, end)
 	switch {
 	case v == stepWent:
-		return n, quoteJSON(s), v
+		return n, s, v
 	case v == stepMore || !l.gemma || at[0] == '"':
 		return 0, "", v
 	}
@@ -153,24 +160,19 @@ func (l *literal) key(at string, end bool) (int, string, verdict) {
 	return n, quoteJSON(s), stepWent
 }
 
-// text reads a quoted string; stepBad if there is none.
-func (l *literal) text(at string, end bool) (int, string, verdict) {
+// begin reads the opening quote of a string, or for Gemma a whole JSON string; stepBad if there is none.
+func (l *literal) begin(at string, end bool) (int, string, verdict) {
+	l.part.Reset()
 	if l.gemma {
 		if at[0] == '"' {
-			return jsonString(at)
+			n, s, v := jsonString(at)
+			return n, quoteJSON(s), v
 		}
 		v := match(at, gemmaQuote)
-		if v != stepWent {
-			return 0, "", v
+		if v == stepWent {
+			l.quote = gemmaQuote
 		}
-		from := max(len(gemmaQuote), l.seen)
-		i := strings.Index(at[from:], gemmaQuote)
-		if i < 0 {
-			l.seen = max(len(gemmaQuote), len(at)-len(gemmaQuote)+1)
-			return 0, "", stepMore
-		}
-		l.seen = 0
-		return from + i + len(gemmaQuote), at[len(gemmaQuote) : from+i], stepWent
+		return len(gemmaQuote), "", v
 	}
 	q := at[:1]
 	if q != `"` && q != "'" {
@@ -181,28 +183,50 @@ func (l *literal) text(at string, end bool) (int, string, verdict) {
 	} else if strings.HasPrefix(triple, at) && !end {
 		return 0, "", stepMore
 	}
-	i := max(len(q), l.seen)
-	for i < len(at) {
+	l.quote = q
+	return len(q), "", stepWent
+}
+
+// text reads on in a string. Where it was a key, the state says already that a colon follows, else whether it ends all.
+func (l *literal) text(in string) (int, string, verdict) {
+	i, found := 0, false
+	for i < len(in) && !found {
 		switch {
-		case at[i] == '\\':
-			if i+1 == len(at) {
-				l.seen = i
-				return 0, "", stepMore
+		case in[i] == '\\' && !l.gemma:
+			if i+1 == len(in) {
+				return l.partly(in[:i])
 			}
 			i += 2
-		case strings.HasPrefix(at[i:], q):
-			l.seen = 0
-			return i + len(q), pyUnescape(at[len(q):i]), stepWent
+		case strings.HasPrefix(in[i:], l.quote):
+			found = true
+		case strings.HasPrefix(l.quote, in[i:]):
+			return l.partly(in[:i])
 		default:
-			if at[i] == q[0] && strings.HasPrefix(q, at[i:]) {
-				l.seen = i
-				return 0, "", stepMore
-			}
 			i++
 		}
 	}
-	l.seen = i
-	return 0, "", stepMore
+	if !found {
+		return l.partly(in[:i])
+	}
+	l.part.WriteString(in[:i])
+	s := l.part.String()
+	if !l.gemma {
+		s = pyUnescape(s)
+	}
+	i += len(l.quote)
+	l.quote = ""
+	if l.state == literalColon {
+		return i, quoteJSON(s), stepWent
+	}
+	return i, quoteJSON(s), l.after()
+}
+
+func (l *literal) partly(s string) (int, string, verdict) {
+	if s == "" {
+		return 0, "", stepMore
+	}
+	l.part.WriteString(s)
+	return len(s), "", stepWent
 }
 
 // pyUnescape resolves the escapes of a Python string; unknown ones stay as they are, as in Python.

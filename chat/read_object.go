@@ -117,6 +117,8 @@ func (o *objectReader) value(at string, to *sink) (int, verdict) {
 		if v == stepWent {
 			if o.key != "type" {
 				o.id = s
+			} else if s != "function" {
+				return 0, stepBad
 			}
 			o.state = objectComma
 		}

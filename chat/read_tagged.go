@@ -24,10 +24,12 @@ var taggedForms = map[Family][]*taggedForm{
 		paramOpen: "<arg_key>", keyEnd: "</arg_key>", valueOpen: "<arg_value>", paramClose: "</arg_value>"}},
 	MiniMax: {{open: "<minimax:tool_call>", close: "</minimax:tool_call>", callOpen: `<invoke name="`, nameEnd: `">`, callClose: "</invoke>",
 		paramOpen: `<parameter name="`, keyEnd: `">`, paramClose: "</parameter>"}},
-	DSML: {dsmlForm("function_calls"), dsmlForm("tool_calls")},
+	DSML: {dsmlForm("function_calls", ""), dsmlForm("tool_calls", ""), dsmlForm("calls", " ")},
 }
 
-func dsmlForm(section string) *taggedForm {
+// dsmlForm is the form of DeepSeek V3.2, V4 and, with a space before each tag's name, V4.1.
+func dsmlForm(section, space string) *taggedForm {
+	dsml := dsml + space
 	return &taggedForm{open: "<" + dsml + section + ">", close: "</" + dsml + section + ">",
 		callOpen: "<" + dsml + `invoke name="`, nameEnd: `">`, callClose: "</" + dsml + "invoke>",
 		paramOpen: "<" + dsml + `parameter name="`, keyEnd: `>`, paramClose: "</" + dsml + "parameter>", typed: true}
@@ -37,10 +39,10 @@ type taggedReader struct {
 	form  *taggedForm
 	state taggedState
 	key   string
-	raw   bool // the value is JSON as it stands
-	text  bool // the value is a string as it stands
-	seen  int  // bytes of the value that hold no end of it
-	some  bool // a parameter was given
+	raw   bool            // the value is JSON as it stands
+	text  bool            // the value is a string as it stands
+	part  strings.Builder // of the value, without an end of it
+	some  bool            // a parameter was given
 	list  *objectReader
 }
 
@@ -89,7 +91,8 @@ func (t *taggedReader) step(in string, end bool, to *sink) (int, verdict) {
 		if key = strings.TrimSpace(key); key == "" {
 			return 0, stepBad
 		}
-		t.key, t.state, t.seen = key, taggedValue, 0
+		t.key, t.state = key, taggedValue
+		t.part.Reset()
 		if f.valueOpen != "" {
 			t.state = taggedOpen
 		}
@@ -183,40 +186,41 @@ func (t *taggedReader) name(in string, end bool, to *sink) (int, verdict) {
 // value looks for the closing tag that is followed by another tag of the call: texts may speak of such tags.
 func (t *taggedReader) value(in string, end bool, to *sink) (int, verdict) {
 	f := t.form
-	for {
-		from := max(0, t.seen)
-		i := strings.Index(in[from:], f.paramClose)
-		if i < 0 {
-			t.seen = max(from, len(in)-len(f.paramClose)+1)
+	i := strings.Index(in, f.paramClose)
+	take := i + 1 // if this is no end
+	if i < 0 {
+		if take = len(in) - overlap(in, f.paramClose); take == 0 {
 			return 0, stepMore
 		}
-		i += from
+	} else {
 		next := in[i+len(f.paramClose):]
 		next = next[leading(next):]
 		v, w := match(next, f.paramOpen), match(next, f.callClose)
-		if v != stepWent && w != stepWent && (v == stepMore || w == stepMore) && !(end && next == "") {
-			if end {
-				t.seen = i + 1
-				continue
+		if v == stepMore || w == stepMore {
+			if !end {
+				return 0, stepMore
 			}
-			return 0, stepMore
+			if next == "" {
+				v = stepWent
+			}
 		}
-		if v == stepBad && w == stepBad {
-			t.seen = i + 1
-			continue
+		if v == stepWent || w == stepWent {
+			t.part.WriteString(in[:i])
+			value, ok := t.json(t.part.String(), to)
+			if !ok {
+				return 0, stepBad
+			}
+			piece := "{"
+			if t.some {
+				piece = ","
+			}
+			to.arguments(piece + quoteJSON(t.key) + ":" + value)
+			t.some, t.state = true, taggedParam
+			return i + len(f.paramClose), stepWent
 		}
-		piece := "{"
-		if t.some {
-			piece = ","
-		}
-		v2, ok := t.json(in[:i], to)
-		if !ok {
-			return 0, stepBad
-		}
-		to.arguments(piece + quoteJSON(t.key) + ":" + v2)
-		t.some, t.state, t.seen = true, taggedParam, 0
-		return i + len(f.paramClose), stepWent
 	}
+	t.part.WriteString(in[:take])
+	return take, stepWent
 }
 
 // json is the value that stands as text between the tags.

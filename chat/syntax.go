@@ -83,7 +83,11 @@ func (f Family) syntax(source string) Syntax {
 		return tagged(taggedForms[f][0], "\n")
 	case DSML:
 		form := taggedForms[f][0]
-		if !strings.Contains(source, "function_calls") && strings.Contains(source, "tool_calls>") {
+		switch {
+		case strings.Contains(source, "function_calls"):
+		case strings.Contains(source, " invoke name="):
+			form = taggedForms[f][2]
+		case strings.Contains(source, "tool_calls>"):
 			form = taggedForms[f][1]
 		}
 		s := tagged(form, "\n")
