@@ -274,16 +274,25 @@ func (r *run) attr(obj Value, name string) (Value, error) {
 	if obj.IsUndefined() {
 		return Value{}, fmt.Errorf("attribute %s of an undefined value", clip(name))
 	}
-	if m, ok := findMethod(obj, name); ok && !(obj.IsDict() && r.namespaces[obj.AsDict()]) {
-		return r.callable(name, func(r *run, args []Value, kw kwargs) (Value, error) {
-			return m(r, append([]Value{obj}, args...), kw)
-		}), nil
+	if m, ok := r.bound(obj, name); ok {
+		return m, nil
 	}
 	if obj.IsDict() {
 		v, _, err := r.get(obj.AsDict(), name)
 		return v, err
 	}
 	return jinja.Undefined(), nil
+}
+
+// bound is a method of obj as a function.
+func (r *run) bound(obj Value, name string) (Value, bool) {
+	m, ok := findMethod(obj, name)
+	if !ok || obj.IsDict() && r.namespaces[obj.AsDict()] {
+		return Value{}, false
+	}
+	return r.callable(name, func(r *run, args []Value, kw kwargs) (Value, error) {
+		return m(r, append([]Value{obj}, args...), kw)
+	}), true
 }
 
 // get finds key in d whether or not parts of either are disguised.
@@ -323,7 +332,6 @@ func (r *run) item(obj, key Value) (Value, error) {
 		if v, ok, err := r.get(obj.AsDict(), k); ok || err != nil {
 			return v, err
 		}
-		return jinja.Undefined(), nil
 	case obj.IsList() && (key.IsInt() || key.IsBool()):
 		i, n := toInt(key), obj.AsList().Len()
 		if i < 0 {
@@ -343,6 +351,11 @@ func (r *run) item(obj, key Value) (Value, error) {
 			return jinja.Undefined(), nil
 		}
 		return jinja.NewString(string(runes[i])), nil
+	}
+	if key.IsString() { // what is no item may be a method: Jinja2 takes spec['items'] so
+		if m, ok := r.bound(obj, r.showAll(key.AsString())); ok {
+			return m, nil
+		}
 	}
 	return jinja.Undefined(), nil
 }
