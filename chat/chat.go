@@ -63,11 +63,13 @@ type Template struct {
 
 // Caps tells what a template does with a conversation, found by rendering small ones.
 type Caps struct {
-	System       bool // shows a system message
-	Tools        bool // shows tool definitions
-	ToolCalls    bool // shows calls in an assistant's message
-	StringCalls  bool // needs the arguments of a call as a string; else they are an object
-	TypedContent bool // needs content as a list of parts; else it is a string
+	System        bool // shows a system message
+	Tools         bool // shows tool definitions
+	ToolCalls     bool // shows calls in an assistant's message
+	ParallelCalls bool // shows several calls of one message
+	StringCalls   bool // needs the arguments of a call as a string; else they are an object
+	TypedContent  bool // needs content as a list of parts; else it is a string
+	Thinking      bool // knows thoughts: their tags, or a channel for them
 }
 
 // Message is one turn of a conversation.
@@ -467,6 +469,15 @@ func (t *Template) probeCaps() {
 		t.caps.ToolCalls = shows(called, c)
 		t.caps.StringCalls = t.caps.ToolCalls
 	}
+	if t.caps.ToolCalls {
+		first := ToolCall{ID: "call12344", Name: "f", Arguments: `{"a":"b"}`}
+		m := &called.Messages[1]
+		m.ToolCalls = []ToolCall{first, m.ToolCalls[0]}
+		t.caps.ParallelCalls = shows(called, c)
+	}
+	family := Detect(t.source)
+	tags := family.thoughts(t.source)
+	t.caps.Thinking = family == Harmony || strings.Contains(t.source, strings.TrimSpace(tags.open)) || strings.Contains(t.source, tags.close)
 }
 
 // openTurn is what an answer to prompt continues: the end of the prompt, from behind the head of the assistant's turn on.

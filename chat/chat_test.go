@@ -332,7 +332,7 @@ func TestCaps(t *testing.T) {
 	}{
 		{typed, Caps{System: true, TypedContent: true}, "[system]S[user]UV"},
 		{strict, Caps{}, "[user]S\n\nU\nV"},
-		{strArgs, Caps{System: true, ToolCalls: true, StringCalls: true}, "SU\nV"},
+		{strArgs, Caps{System: true, ToolCalls: true, ParallelCalls: true, StringCalls: true}, "SU\nV"},
 	} {
 		tpl, err := New(c.source, Options{})
 		if err != nil {
@@ -345,7 +345,7 @@ func TestCaps(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.source, got, c.want)
 		}
 	}
-	if c := readTemplate(t, "qwen-like", nil).Caps(); c != (Caps{System: true, Tools: true, ToolCalls: true}) {
+	if c := readTemplate(t, "qwen-like", nil).Caps(); c != (Caps{System: true, Tools: true, ToolCalls: true, ParallelCalls: true, Thinking: true}) {
 		t.Errorf("qwen-like: %+v", c)
 	}
 }

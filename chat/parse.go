@@ -194,6 +194,14 @@ func (p *Parser) Family() Family { return p.family }
 // Calls is the number of calls given so far.
 func (p *Parser) Calls() int { return p.sink.index }
 
+// ReasoningEnd is the text that ends thoughts, for whoever must cut them short.
+func (p *Parser) ReasoningEnd() string {
+	if p.harmony != nil {
+		return "<|end|>" + markStart + "assistant" + markChannel + "final" + markMessage
+	}
+	return p.think.close
+}
+
 // InReasoning tells whether the text so far ends within thoughts.
 func (p *Parser) InReasoning() bool {
 	if p.harmony != nil {
