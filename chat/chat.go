@@ -104,6 +104,11 @@ type Conversation struct {
 	ReasoningEffort     string          // "" if not asked for
 	Kwargs              json.RawMessage // JSON object of further template variables
 	Now                 time.Time       // for strftime_now; zero: the time of the render
+	// Continue leaves the turn of the last message, an assistant's, open: the answer goes on from its text. It implies
+	// AddGenerationPrompt.
+	Continue bool
+
+	open *Message // the turn to continue, taken off Messages
 }
 
 // Part is a piece of a prompt. User marks text from the conversation that would otherwise be taken for a control token.
@@ -173,6 +178,14 @@ func (t *Template) Render(conv Conversation) ([]Part, error) {
 			m.Role = "system"
 		}
 	}
+	if conv.Continue {
+		last := conv.Messages[len(conv.Messages)-1]
+		conv.Messages, conv.open, conv.AddGenerationPrompt = conv.Messages[:len(conv.Messages)-1], &last, true
+		if last.Reasoning == "" { // a prompt that opens thoughts would make thoughts of the text
+			off := false
+			conv.EnableThinking = &off
+		}
+	}
 	if !caps.System {
 		conv.Messages = mergeSystem(conv.Messages)
 	}
@@ -216,6 +229,16 @@ func check(conv Conversation) error {
 		}
 		if m.Role != "assistant" && len(m.ToolCalls) > 0 {
 			return fmt.Errorf("message %d: tool calls in a message of role %s", i, m.Role)
+		}
+	}
+	if last := conv.Messages[len(conv.Messages)-1]; conv.Continue {
+		switch {
+		case last.Role != "assistant":
+			return fmt.Errorf("message %d: role %s, only a last message of an assistant can be continued", len(conv.Messages)-1, last.Role)
+		case len(last.ToolCalls) > 0:
+			return fmt.Errorf("message %d: a message with tool calls cannot be continued", len(conv.Messages)-1)
+		case len(conv.Messages) == 1:
+			return errors.New("message 0: there is nothing before the message to continue")
 		}
 	}
 	return nil
@@ -299,11 +322,18 @@ func (t *Template) render(conv Conversation, caps Caps, steps int64) (d *disguis
 		}
 		return nil, "", oneLine("chat template: %s", r.showAll(err.Error()))
 	}
+	if conv.open != nil {
+		out += t.openText(conv.open, d, d.showAll(out))
+	}
 	return d, out, nil
 }
 
 // eachText visits every text of the conversation.
 func eachText(conv Conversation, visit func(string)) {
+	if conv.open != nil {
+		visit(conv.open.text())
+		visit(conv.open.Reasoning)
+	}
 	for _, m := range conv.Messages {
 		visit(m.Content)
 		for _, p := range m.Parts {

@@ -162,3 +162,46 @@ func TestMoreCaps(t *testing.T) {
 		}
 	}
 }
+
+// TestContinue: the turn of a last message stays open, and the parser knows where its answer begins.
+func TestContinue(t *testing.T) {
+	user := Message{Role: "user", Content: "q"}
+	for _, c := range []struct {
+		template, tail, text, want string
+		last                       Message
+	}{
+		{"qwen-like", "assistant\n<think>\n\n</think>\n\nOnce <|im_end|>", " upon", "C: upon|", Message{Content: "Once <|im_end|>"}},
+		{"qwen-like", "assistant\n<think>\nhm", " so\n</think>\n\nYes", "R: so|C:Yes|", Message{Reasoning: "hm"}},
+		{"qwen-like", "assistant\n<think>\nhm\n</think>\n\nYes", " <think>", "C: <think>|", Message{Reasoning: "hm", Content: "Yes"}},
+		{"coder-like", "\n<think>\n\nhm", " so</think>Yes", "R: so|C:Yes|", Message{Reasoning: "hm"}},
+		{"coder-like", "<think>\n\n</think>\n\nOnce", " upon", "C: upon|", Message{Content: "Once"}},
+		{"harmony-like", "<|start|>assistant<|channel|>final<|message|>Once", " upon", "C: upon|", Message{Content: "Once"}},
+		{"harmony-like", "assistant<|channel|>analysis<|message|>hm", " so<|end|><|start|>assistant<|channel|>final<|message|>Yes", "R: so|C:Yes|", Message{Reasoning: "hm"}},
+		{"gemma-like", "<|turn>model\n<|channel>thought\nhm", " so\n<channel|>Yes", "R: so|C:Yes|", Message{Reasoning: "hm"}},
+	} {
+		tpl := readTemplate(t, c.template, testSpecial)
+		c.last.Role = "assistant"
+		parts, err := tpl.Render(Conversation{Messages: []Message{user, c.last}, Continue: true, Now: goldenNow})
+		if err != nil {
+			t.Errorf("%s: %v", c.template, err)
+			continue
+		}
+		if !strings.HasSuffix(strings.ReplaceAll(joined(parts), "\n\n\n", "\n\n"), c.tail) {
+			t.Errorf("%s: %q does not end with %q", c.template, joined(parts), c.tail)
+		}
+		if n := control(parts, []string{"<|im_end|>"}); strings.HasPrefix(c.template, "qwen") && n != 1 {
+			t.Errorf("%s: %d ends of turns in %+v", c.template, n, parts)
+		}
+		if got := show(parsePieces(t, tpl, ParseOptions{Prompt: joined(parts)}, c.text)); got != c.want {
+			t.Errorf("%s: %q is read as %q, want %q", c.template, c.text, got, c.want)
+		}
+	}
+	tpl := readTemplate(t, "qwen-like", nil)
+	for want, msgs := range map[string][]Message{
+		"message 1: role user": {user, user}, "cannot be continued": {user, {Role: "assistant", ToolCalls: []ToolCall{{Name: "f"}}}}, "nothing before": {{Role: "assistant", Content: "x"}},
+	} {
+		if _, err := tpl.Render(Conversation{Messages: msgs, Continue: true}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

@@ -77,3 +77,35 @@ func fillTools(tools json.RawMessage) (filled json.RawMessage, ok bool) {
 	}
 	return json.RawMessage(b.String()), true
 }
+
+// openText is what a message to continue adds to the prompt, whose end is the head of its turn: its thoughts between their
+// tags, left open if there is no text behind them, and its text.
+func (t *Template) openText(m *Message, d *disguise, prompt string) string {
+	family := Detect(t.source)
+	think, text, thoughts := family.thoughts(t.source), d.hideAll(m.text()), d.hideAll(m.Reasoning)
+	if family == Harmony {
+		out := ""
+		if thoughts != "" {
+			out = markChannel + "analysis" + markMessage + thoughts
+		}
+		if thoughts != "" && text != "" {
+			out += "<|end|>" + markStart + "assistant"
+		}
+		if text != "" || thoughts == "" {
+			out += markChannel + "final" + markMessage + text
+		}
+		return out
+	}
+	if thoughts == "" {
+		return text
+	}
+	out := ""
+	if !strings.HasSuffix(strings.TrimSpace(prompt), strings.TrimSpace(think.open)) {
+		out = strings.TrimSpace(think.open) + "\n"
+	}
+	out += thoughts
+	if text != "" {
+		out += "\n" + think.close + "\n\n" + text
+	}
+	return out
+}

@@ -39,7 +39,6 @@ type framedReader struct {
 	form  *framedForm
 	state framedState
 	list  *objectReader
-	name  string
 	fence bool
 	scan  jsonScan
 }
