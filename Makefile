@@ -79,6 +79,7 @@ fuzz: check-go
 	$(GO) test ./kernels -run '^$$' -fuzz FuzzDeltaNet -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
 	$(GO) test ./chat -run '^$$' -fuzz FuzzRender -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
 	$(GO) test ./chat -run '^$$' -fuzz FuzzInjection -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
+	$(GO) test ./chat -run '^$$' -fuzz FuzzParse -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
 
 ci: test cross generated race
 

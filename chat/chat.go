@@ -1,7 +1,8 @@
 // Package chat turns a conversation into the prompt text a model was trained on, by the model's own Jinja template, so
-// that no text from a user can become a control token.
+// that no text from a user can become a control token, and reads the answer: what of it is thought, what a tool call, what
+// content (see Parser).
 //
-// It does not tokenize, and it does not parse what the model answers.
+// It does not tokenize, and it does not make a model write anything: see Syntax for what a grammar must allow.
 //
 // # Templates
 //
@@ -9,8 +10,7 @@
 // Python's values. The engine is github.com/ardanlabs/jinja; a template is first rewritten so that the engine resolves
 // names, scopes and control flow only, and every operation is a function of this package (see translator). What that
 // gains: Python's printing, JSON and white space rules exactly, a bound on work and memory whatever the template says, and
-// the origin of each character. Not supported, each an error when the template is compiled: recursive loops, filtered
-// loops over pairs, * in calls, ** outside dict() and namespace(), include, import, block, with and autoescape. Known
+// the origin of each character. Not supported, each an error when the template is compiled: recursive loops, * in calls, ** outside dict() and namespace(), include, import, block, with and autoescape. Known
 // differences from Python: a tuple is a list (and prints as one), upper() of a letter that has no single capital leaves it,
 // integers past 64 bits can be printed and compared but not calculated with.
 //
@@ -56,17 +56,20 @@ type Template struct {
 	opts     Options
 	source   string
 
-	probe sync.Once
-	caps  Caps
+	probe, heads sync.Once
+	caps         Caps
+	head         string // of an assistant's turn
 }
 
 // Caps tells what a template does with a conversation, found by rendering small ones.
 type Caps struct {
-	System       bool // shows a system message
-	Tools        bool // shows tool definitions
-	ToolCalls    bool // shows calls in an assistant's message
-	StringCalls  bool // needs the arguments of a call as a string; else they are an object
-	TypedContent bool // needs content as a list of parts; else it is a string
+	System        bool // shows a system message
+	Tools         bool // shows tool definitions
+	ToolCalls     bool // shows calls in an assistant's message
+	ParallelCalls bool // shows several calls of one message
+	StringCalls   bool // needs the arguments of a call as a string; else they are an object
+	TypedContent  bool // needs content as a list of parts; else it is a string
+	Thinking      bool // knows thoughts: their tags, or a channel for them
 }
 
 // Message is one turn of a conversation.
@@ -101,6 +104,11 @@ type Conversation struct {
 	ReasoningEffort     string          // "" if not asked for
 	Kwargs              json.RawMessage // JSON object of further template variables
 	Now                 time.Time       // for strftime_now; zero: the time of the render
+	// Continue leaves the turn of the last message, an assistant's, open: the answer goes on from its text. It implies
+	// AddGenerationPrompt.
+	Continue bool
+
+	open *Message // the turn to continue, taken off Messages
 }
 
 // Part is a piece of a prompt. User marks text from the conversation that would otherwise be taken for a control token.
@@ -118,7 +126,7 @@ func New(source string, opts Options) (t *Template, err error) {
 			t, err = nil, oneLine("chat template: the engine failed: %v", p)
 		}
 	}()
-	out, used, private, err := translate(source)
+	out, used, private, err := translate(unguarded(source))
 	if err != nil {
 		return nil, oneLine("chat template: %v", err)
 	}
@@ -170,10 +178,27 @@ func (t *Template) Render(conv Conversation) ([]Part, error) {
 			m.Role = "system"
 		}
 	}
+	if conv.Continue {
+		last := conv.Messages[len(conv.Messages)-1]
+		conv.Messages, conv.open, conv.AddGenerationPrompt = conv.Messages[:len(conv.Messages)-1], &last, true
+		if last.Reasoning == "" { // a prompt that opens thoughts would make thoughts of the text
+			off := false
+			conv.EnableThinking = &off
+		}
+	}
 	if !caps.System {
 		conv.Messages = mergeSystem(conv.Messages)
 	}
 	d, out, err := t.render(conv, caps, baseSteps)
+	if err != nil && len(conv.Tools) > 0 {
+		// Some templates fail on a tool without a description or parameters, which a request may leave out.
+		if tools, ok := fillTools(conv.Tools); ok {
+			conv.Tools = tools
+			if d2, out2, err2 := t.render(conv, caps, baseSteps); err2 == nil {
+				d, out, err = d2, out2, nil
+			}
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -204,6 +229,16 @@ func check(conv Conversation) error {
 		}
 		if m.Role != "assistant" && len(m.ToolCalls) > 0 {
 			return fmt.Errorf("message %d: tool calls in a message of role %s", i, m.Role)
+		}
+	}
+	if last := conv.Messages[len(conv.Messages)-1]; conv.Continue {
+		switch {
+		case last.Role != "assistant":
+			return fmt.Errorf("message %d: role %s, only a last message of an assistant can be continued", len(conv.Messages)-1, last.Role)
+		case len(last.ToolCalls) > 0:
+			return fmt.Errorf("message %d: a message with tool calls cannot be continued", len(conv.Messages)-1)
+		case len(conv.Messages) == 1:
+			return errors.New("message 0: there is nothing before the message to continue")
 		}
 	}
 	return nil
@@ -287,11 +322,18 @@ func (t *Template) render(conv Conversation, caps Caps, steps int64) (d *disguis
 		}
 		return nil, "", oneLine("chat template: %s", r.showAll(err.Error()))
 	}
+	if conv.open != nil {
+		out += t.openText(conv.open, d, d.showAll(out))
+	}
 	return d, out, nil
 }
 
 // eachText visits every text of the conversation.
 func eachText(conv Conversation, visit func(string)) {
+	if conv.open != nil {
+		visit(conv.open.text())
+		visit(conv.open.Reasoning)
+	}
 	for _, m := range conv.Messages {
 		visit(m.Content)
 		for _, p := range m.Parts {
@@ -369,6 +411,7 @@ func (t *Template) variables(conv Conversation, caps Caps, d *disguise) (map[str
 		if err != nil {
 			return nil, oneLine("message %d: %v", i, err)
 		}
+		t.fit(&conv.Messages[i], m.AsDict(), d)
 		msgs = append(msgs, m)
 	}
 	vars["messages"] = jinja.NewList(msgs)
@@ -455,5 +498,52 @@ func (t *Template) probeCaps() {
 		c.StringCalls = true
 		t.caps.ToolCalls = shows(called, c)
 		t.caps.StringCalls = t.caps.ToolCalls
+	}
+	if t.caps.ToolCalls {
+		first := ToolCall{ID: "call12344", Name: "f", Arguments: `{"a":"b"}`}
+		m := &called.Messages[1]
+		m.ToolCalls = []ToolCall{first, m.ToolCalls[0]}
+		t.caps.ParallelCalls = shows(called, c)
+	}
+	family := Detect(t.source)
+	tags := family.thoughts(t.source)
+	t.caps.Thinking = family == Harmony || strings.Contains(t.source, strings.TrimSpace(tags.open)) || strings.Contains(t.source, tags.close)
+}
+
+// openTurn is what an answer to prompt continues: the end of the prompt, from behind the head of the assistant's turn on.
+// Where the template shows no such head, it is the opening tag of thoughts, should the prompt end with it.
+func (t *Template) openTurn(prompt string, think tags) string {
+	if prompt == "" {
+		return ""
+	}
+	t.heads.Do(t.findHead)
+	head := t.head
+	for _, tag := range []string{think.open, think.close} {
+		head, _, _ = strings.Cut(head, tag)
+	}
+	if head = strings.TrimRight(head, " \t\r\n"); head != "" {
+		if i := strings.LastIndex(prompt, head); i >= 0 {
+			return strings.TrimLeft(prompt[i+len(head):], " \t\r\n")
+		}
+	}
+	if strings.HasSuffix(strings.TrimRight(prompt, " \t\r\n"), strings.TrimSpace(think.open)) {
+		return think.open
+	}
+	return ""
+}
+
+// findHead takes for the head what add_generation_prompt adds to a prompt.
+func (t *Template) findHead() {
+	conv := Conversation{Messages: []Message{{Role: "user", Content: "hello"}}, Now: time.Unix(0, 0).UTC()}
+	d, without, err := t.render(conv, t.Caps(), baseSteps/16)
+	if err != nil {
+		return
+	}
+	without = d.showAll(without)
+	conv.AddGenerationPrompt = true
+	if d, with, err := t.render(conv, t.Caps(), baseSteps/16); err == nil {
+		if head, ok := strings.CutPrefix(d.showAll(with), without); ok {
+			t.head = head
+		}
 	}
 }

@@ -222,7 +222,6 @@ func TestCompileErrors(t *testing.T) {
 		"{% raw %}":                                          "raw block is not closed",
 		strings.Repeat("x", maxSource+1):                     "the limit is 1048576",
 		"{{ x | " + strings.Repeat("n", 1000) + " }}":        "unknown filter",
-		"{% for a, b in c if a %}{% endfor %}":               "filter is not supported",
 		"{% set a %}{% endset a %}{% set b.c %}{% endset %}": "plain name",
 	} {
 		_, err := New(source, Options{})
@@ -333,7 +332,7 @@ func TestCaps(t *testing.T) {
 	}{
 		{typed, Caps{System: true, TypedContent: true}, "[system]S[user]UV"},
 		{strict, Caps{}, "[user]S\n\nU\nV"},
-		{strArgs, Caps{System: true, ToolCalls: true, StringCalls: true}, "SU\nV"},
+		{strArgs, Caps{System: true, ToolCalls: true, ParallelCalls: true, StringCalls: true}, "SU\nV"},
 	} {
 		tpl, err := New(c.source, Options{})
 		if err != nil {
@@ -346,7 +345,7 @@ func TestCaps(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.source, got, c.want)
 		}
 	}
-	if c := readTemplate(t, "qwen-like", nil).Caps(); c != (Caps{System: true, Tools: true, ToolCalls: true}) {
+	if c := readTemplate(t, "qwen-like", nil).Caps(); c != (Caps{System: true, Tools: true, ToolCalls: true, ParallelCalls: true, Thinking: true}) {
 		t.Errorf("qwen-like: %+v", c)
 	}
 }

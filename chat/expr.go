@@ -366,6 +366,11 @@ func (p *exprParser) postfix(e string) (string, error) {
 				e = p.call("item", e, t.text)
 				continue
 			}
+			if first, second, ok := strings.Cut(t.text, "."); ok && t.kind == tokFloat && digits(first) && digits(second) {
+				p.pos++ // x.0.1 is two indexes
+				e = p.call("item", p.call("item", e, first), second)
+				continue
+			}
 			if t.kind != tokName {
 				return "", fmt.Errorf("expected a name after '.', found %s", clip(t.text))
 			}

@@ -441,7 +441,22 @@ func filterInt(r *run, a []Value, kw kwargs) (Value, error) {
 		}
 	case v.IsString():
 		s := strings.TrimFunc(r.showAll(v.AsString()), isSpace)
-		if i, err := strconv.ParseInt(s, 10, 64); err == nil {
+		base := int64(10)
+		if b := arg(a, kw, 2, "base"); b.IsInt() {
+			base = b.AsInt()
+		}
+		if base != 0 && (base < 2 || base > 36) {
+			return def, nil
+		}
+		minus := strings.HasPrefix(s, "-")
+		num := strings.ToLower(strings.TrimPrefix(s, "-"))
+		if p := map[int64]string{2: "0b", 8: "0o", 16: "0x"}[base]; p != "" {
+			num = strings.TrimPrefix(num, p)
+		}
+		if minus {
+			num = "-" + num
+		}
+		if i, err := strconv.ParseInt(num, int(base), 64); err == nil {
 			return jinja.NewInt(i), nil
 		}
 		if f, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(f) < 1<<63 {

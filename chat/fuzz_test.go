@@ -92,3 +92,43 @@ func FuzzInjection(f *testing.F) {
 		}
 	})
 }
+
+// FuzzParse feeds any answer to each family, whole and cut: the same sum, no panic, no time lost.
+func FuzzParse(f *testing.F) {
+	templates := map[Family]*Template{}
+	for family, source := range sources {
+		templates[family] = templateOf(f, source)
+		text, err := family.syntax(source).Write([]ToolCall{{Name: "weather", Arguments: `{"city":"a b","days":2,"where":{"k":[null]}}`}, {Name: "ping", Arguments: "{}"}})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(byte(family), byte(0), uint16(17), "Hello\n"+text)
+		f.Add(byte(family), byte(9), uint16(30), "<think>\nhm\n</think>\n\n"+text+" and <")
+		f.Add(byte(family), byte(6), uint16(50), text+text[:len(text)/2]+text)
+	}
+	f.Fuzz(func(t *testing.T, family, flags byte, cut uint16, text string) {
+		if len(text) > 4000 {
+			return
+		}
+		fam := Family(int(family) % len(familyNames))
+		opts := ParseOptions{Tools: json.RawMessage(parseTools), Complete: flags&1 != 0, OneCall: flags&2 != 0, AnyName: flags&4 != 0,
+			Reasoning: ReasoningFormat(flags >> 3 % 3), NewID: func() string { return "id" }}
+		if flags&64 != 0 {
+			opts.Prompt = "[assistant]<think>"
+		}
+		start := time.Now()
+		want := parsePieces(t, templates[fam], opts, text)
+		n := min(int(cut), len(text))
+		pieces := []string{text[:n]}
+		for rest, size := text[n:], int(cut%7)+1; rest != ""; {
+			size = min(size, len(rest))
+			pieces, rest = append(pieces, rest[:size]), rest[size:]
+		}
+		if got := parsePieces(t, templates[fam], opts, pieces...); show(got) != show(want) {
+			t.Fatalf("%v %q cut at %d:\n got %s\nwant %s", fam, text, n, show(got), show(want))
+		}
+		if d := time.Since(start); d > 5*time.Second {
+			t.Errorf("took %v", d)
+		}
+	})
+}

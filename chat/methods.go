@@ -260,8 +260,8 @@ var dictMethods = map[string]builtin{
 		if v, ok, err := r.get(a[0].AsDict(), k); ok || err != nil {
 			return v, err
 		}
-		if v := arg(a, kw, 2, "default"); !v.IsUndefined() {
-			return v, nil
+		if _, named := kw["default"]; named || len(a) > 2 { // also if it is undefined
+			return arg(a, kw, 2, "default"), nil
 		}
 		return jinja.None(), nil
 	},

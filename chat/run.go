@@ -151,9 +151,15 @@ func init() {
 			}
 			return jinja.NewBool(true), r.grow(int(a[0].AsInt()))
 		},
-		"leave":     func(r *run, a []Value, _ kwargs) (Value, error) { r.depth--; return jinja.NewBool(true), nil },
-		"iter":      func(r *run, a []Value, _ kwargs) (Value, error) { return r.iterate(a[0]) },
-		"unpack":    opUnpack,
+		"leave":  func(r *run, a []Value, _ kwargs) (Value, error) { r.depth--; return jinja.NewBool(true), nil },
+		"iter":   func(r *run, a []Value, _ kwargs) (Value, error) { return r.iterate(a[0]) },
+		"unpack": opUnpack,
+		"fresh":  func(*run, []Value, kwargs) (Value, error) { return jinja.NewList(nil), nil },
+		"push": func(r *run, a []Value, _ kwargs) (Value, error) {
+			l := a[0].AsList()
+			l.Items = append(l.Items, a[1])
+			return jinja.NewBool(true), r.grow(valueSize)
+		},
 		"setattr":   opSetattr,
 		"callable":  opCallable,
 		"attr":      func(r *run, a []Value, _ kwargs) (Value, error) { return r.attr(a[0], a[1].AsString()) },
@@ -268,16 +274,25 @@ func (r *run) attr(obj Value, name string) (Value, error) {
 	if obj.IsUndefined() {
 		return Value{}, fmt.Errorf("attribute %s of an undefined value", clip(name))
 	}
-	if m, ok := findMethod(obj, name); ok && !(obj.IsDict() && r.namespaces[obj.AsDict()]) {
-		return r.callable(name, func(r *run, args []Value, kw kwargs) (Value, error) {
-			return m(r, append([]Value{obj}, args...), kw)
-		}), nil
+	if m, ok := r.bound(obj, name); ok {
+		return m, nil
 	}
 	if obj.IsDict() {
 		v, _, err := r.get(obj.AsDict(), name)
 		return v, err
 	}
 	return jinja.Undefined(), nil
+}
+
+// bound is a method of obj as a function.
+func (r *run) bound(obj Value, name string) (Value, bool) {
+	m, ok := findMethod(obj, name)
+	if !ok || obj.IsDict() && r.namespaces[obj.AsDict()] {
+		return Value{}, false
+	}
+	return r.callable(name, func(r *run, args []Value, kw kwargs) (Value, error) {
+		return m(r, append([]Value{obj}, args...), kw)
+	}), true
 }
 
 // get finds key in d whether or not parts of either are disguised.
@@ -317,7 +332,6 @@ func (r *run) item(obj, key Value) (Value, error) {
 		if v, ok, err := r.get(obj.AsDict(), k); ok || err != nil {
 			return v, err
 		}
-		return jinja.Undefined(), nil
 	case obj.IsList() && (key.IsInt() || key.IsBool()):
 		i, n := toInt(key), obj.AsList().Len()
 		if i < 0 {
@@ -337,6 +351,11 @@ func (r *run) item(obj, key Value) (Value, error) {
 			return jinja.Undefined(), nil
 		}
 		return jinja.NewString(string(runes[i])), nil
+	}
+	if key.IsString() { // what is no item may be a method: Jinja2 takes spec['items'] so
+		if m, ok := r.bound(obj, r.showAll(key.AsString())); ok {
+			return m, nil
+		}
 	}
 	return jinja.Undefined(), nil
 }
@@ -533,64 +552,4 @@ func opMul(r *run, a []Value, _ kwargs) (Value, error) {
 		}
 	}
 	return out, nil
-}
-
-// opMod is the remainder, or for a string Python's printf-style formatting with %s, %d and %%.
-func opMod(r *run, a []Value, _ kwargs) (Value, error) {
-	if !a[0].IsString() {
-		return arithmetic("%")(r, a, nil)
-	}
-	out := a[0]
-	for _, v := range a[1:] {
-		args := []Value{v}
-		if v.IsList() {
-			args = v.AsList().Items
-		}
-		s, err := r.format(out.AsString(), args)
-		if err != nil {
-			return Value{}, err
-		}
-		if out, err = r.str(s); err != nil {
-			return Value{}, err
-		}
-	}
-	return out, nil
-}
-
-func (r *run) format(f string, args []Value) (string, error) {
-	var b strings.Builder
-	percent := false
-	for _, c := range f {
-		shown := r.show(c)
-		if !percent {
-			if percent = shown == '%'; !percent {
-				b.WriteRune(c)
-			}
-			continue
-		}
-		percent = false
-		if shown == '%' {
-			b.WriteRune(c)
-			continue
-		}
-		if shown != 's' && shown != 'd' {
-			return "", fmt.Errorf("format %%%c is not supported", shown)
-		}
-		if len(args) == 0 {
-			return "", errors.New("format string has more places than values")
-		}
-		s, err := r.print(args[0])
-		if err == nil {
-			err = r.grow(len(s))
-		}
-		if err != nil {
-			return "", err
-		}
-		b.WriteString(s)
-		args = args[1:]
-	}
-	if percent || len(args) > 0 {
-		return "", errors.New("format string and values do not match")
-	}
-	return b.String(), nil
 }

@@ -31,7 +31,7 @@ func init() {
 		"max": extreme(1), "min": extreme(-1), "sum": filterSum, "batch": filterBatch,
 		"trim": method("strip"), "upper": method("upper"), "lower": method("lower"), "title": method("title"),
 		"capitalize": method("capitalize"), "string": printed, "safe": self,
-		"indent": filterIndent, "escape": filterEscape, "e": filterEscape, "wordcount": filterWordcount,
+		"indent": filterIndent, "format": filterFormat, "escape": filterEscape, "e": filterEscape, "wordcount": filterWordcount,
 		"list": func(r *run, a []Value, _ kwargs) (Value, error) {
 			items, err := r.items(a[0])
 			if err != nil {

@@ -266,16 +266,21 @@ func (t *translator) forLoop(p *exprParser, outer *frame) (string, error) {
 			unpack += statement("set " + n + " = " + t.call("unpack", item, strconv.Itoa(i), strconv.Itoa(len(names))))
 		}
 	}
-	filter := ""
+	filter, gather := "", ""
 	if p.takeName("if") {
 		cond, err := p.expr()
 		if err != nil {
 			return "", err
 		}
-		if len(names) > 1 {
-			return "", fmt.Errorf("a loop over %d names with a filter is not supported", len(names)) // the engine would filter by the last name
+		if len(names) == 1 {
+			filter = " if (" + t.call("round", "0") + " and (" + cond + "))"
+		} else { // the engine would filter by the last name: what passes is gathered first, in a loop of its own
+			kept := t.temp()
+			gather = statement("set "+kept+" = "+t.call("fresh")) + statement("for "+item+" in "+t.call("iter", iter)) +
+				statement("if "+t.call("round", "0")) + statement("endif") + unpack +
+				statement("if "+cond) + statement("if "+t.call("push", kept, item)) + statement("endif") + statement("endif") + statement("endfor")
+			iter = kept
 		}
-		filter = " if (" + t.call("round", "0") + " and (" + cond + "))"
 	}
 	if p.isName("recursive") {
 		return "", fmt.Errorf("recursive loops are not supported")
@@ -298,7 +303,7 @@ func (t *translator) forLoop(p *exprParser, outer *frame) (string, error) {
 		before += statement("set " + v + " = " + n)
 		reset += statement("set " + n + " = " + v)
 	}
-	src := before + statement("for "+item+" in "+t.call("iter", iter)+filter) +
+	src := gather + before + statement("for "+item+" in "+t.call("iter", iter)+filter) +
 		statement("if "+t.call("round", strconv.Itoa(f.static))) + statement("endif") + reset + unpack + body
 	if end == "else" {
 		other, err := t.inner(outer, "endfor")

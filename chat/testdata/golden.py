@@ -1,5 +1,7 @@
 """Writes golden.json: what Python's Jinja2, set up as transformers does, makes of templates and conversations.
 Needed only to add cases; the tests read the file. Run in this folder: python3 golden.py"""
+import datetime
+import glob
 import json
 import jinja2
 from jinja2.ext import Extension
@@ -30,6 +32,7 @@ def environment():
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = refuse
+    env.globals["strftime_now"] = datetime.datetime(2026, 3, 9, 7, 5, 2).strftime
     return env
 
 
@@ -132,12 +135,34 @@ c
 {% if d.a == 1 and d['b'] is mapping %}ok{% elif d %}elif{% else %}else{% endif %}
 {{ [1, 2, 3] | map('string') | join }} {{ 'a' if x is defined else 'b' }} {{ [x, 1] | select('defined') | list }}
 {{ 3 | float }} {{ 1e3 | int }} {{ 5 == 5.0 }} {{ 1.0 | tojson }} {{ 0.1 | tojson }} {{ true | tojson }} {{ none | tojson }} {{ 'é' | tojson }}
+{% for a, b in d.items() if a != 'b' %}{{ loop.index }}/{{ loop.length }} {{ a }}={{ b }}{{ ', ' if not loop.last }}{% else %}none{% endfor %}
+{% for a, b in [] if a %}x{% else %}empty{% endfor %} {% for a, b in [[1, 2], [3, 4]] %}{{ a }}{{ b }}{% endfor %} {% for x in [1, 2, 3] if x is odd %}{{ loop.revindex }}{{ x }}{% endfor %}
+{% for i in [1] if loop.index0 == 0 %}{{ i }}{% endfor %}
+{% set b = 9 %}{% for a, b in [[1, 0], [2, 5], [3, 6]] if b %}{{ loop.previtem[0] if loop.previtem is defined }}{{ a }}{{ b }}{% if a == 2 %}{% continue %}{% endif %}!{% endfor %}{{ b }}
+{{ '%s|%5s|%-5s|%.2s' | format('abc', 'de', 'f', 'ghi') }} {{ '%d|%5d|%05d|%+d|%-4d|% d' | format(3, 42, -42, 7, 8, 9) }} {{ '%x|%X|%#x|%o|%04x' | format(255, 255, 255, 8, 10) }}
+{{ '%f|%.2f|%8.3f|%e|%.1e|%g|%g|%G' | format(1.5, 2.345, 3.14159, 12345.678, 0.00012, 1e10, 0.5, 1e-7) }} {{ '%c%c|%%|%r|%i' | format(233, 'x', "it's", 3.9) }}
+{{ '%s and %s' % (1, none) }} {{ '%5.1f%%' % 99.55 }} {{ '%d items' % true }} {{ '%09d' % 123 }}
+{{ '%d' | format('x') }}
+{{ '%s %s' | format(1) }}
+{{ 'ff' | int(base=16) }} {{ '0x1F' | int(0, 16) }} {{ '101' | int(base=2) }} {{ 'zz' | int(7, 16) }} {{ '-7f' | int(base=16) }} {{ '077' | int(base=8) }}
+{{ d['items'] is defined }} {{ d['keys'] is string }} {{ d.b['items']() | list | length }} {{ 'a-b'['split']('-') }} {{ {'items': 1}['items'] }} {{ ({} ['get'])('x', 7) }} {{ {'items': 1}.items() | list | length }} {{ [{'items': 3}] | map(attribute='items') | list }}
+{{ msgs.0.role }} {{ [[1, 2], [3, 4]].1.0 }} {{ [[1, 2], [3, 4]].0[1] }}
+{{ strftime_now('%Y-%m-%d %H:%M:%S %A %a %B %b %d %y %I %p %j %%') }}
+{{ 'a-b_c'.split('-')[-1].lstrip('b').rstrip('c') }} {{ 'x'.join(['1', '2']).split('x', 1) }} {{ 'ab'.endswith('b') and not 'ab'.startswith('b') }} {{ 'a' in 'abc' and 'z' not in 'abc' }}
+{{ (none or 'n') ~ (false or 0) ~ ('' or []) }} {{ none == false }} {{ none is defined }} {{ [none] | tojson }} {{ {'k': none} | tojson(indent=1) }} {{ none | string }} {{ 'x' ~ none }}
+{{ d.b.x | upper }} {{ d['b']['y'] | map('string') | join('/') }} {{ d.b.get('y', [])[-1] is none }} {{ (d.get('nope') or {}).get('x', 'dflt') }} {{ d | length }} {{ d | list | first }}
+{{ {'b': 1, 'a': [{}, {'c': []}]} | tojson(indent=2, ensure_ascii=False) }} {{ 'é' | tojson(ensure_ascii=True) }} {{ {'z': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}
+{% macro outer(x) %}{% macro inner(y) %}<{{ y }}>{% endmacro %}{{ inner(x) ~ inner(y='k') }}{% endmacro %}{{ outer('q') }} {% macro v(a, b=none) %}{{ a }}{{ b is none }}{% endmacro %}{{ v('z') }}{{ v(a='z', b=0) }}
+{% set ns = namespace(a=[], s='') %}{% for m in msgs %}{% set ns.a = ns.a + [m.role] %}{% set ns.s = ns.s ~ m.n %}{% if loop.index == 2 %}{% break %}{% endif %}{% endfor %}{{ ns.a }} {{ ns.s }} {{ ns.a is sequence }}
+{{ msgs | map(attribute='n') | sum }} {{ msgs | selectattr('n', 'ge', 2) | list | length }} {{ msgs[::-1] | map(attribute='n') | join }} {{ (msgs | last).role[:-3] }}
+{{ 'x' is sameas('x') if false else 'skip' }} {{ none is sameas(none) }} {{ true is sameas(true) }} {{ d is sameas(d) }}
 """
 
 VARIABLES = json.loads('{"d": {"a": 1, "b": {"y": [1, 2.0, null], "x": "<é>"}, "Z": false, "e": "q\\"\\n"}, "big": 123456789012345678901234567890, "msgs": [{"role": "user", "n": 2}, {"role": "assistant", "n": 1}, {"role": "user", "n": 3}]}')
 
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Weather <now> & later", "parameters": {"type": "object", "properties": {"zone": {"type": "string", "enum": ["a", "b"], "default": None}, "alpha": {"type": "number", "minimum": 0.5}, "list": {"type": "array", "items": {"type": "integer"}}}, "required": ["zone"], "additionalProperties": False}}}]
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"zone": "b", "deep": {"y": True, "x": None}, "n": 3, "f": 2.0, "flag": False, "nil": None, "l": [1, "é"]}}}, {"id": "c2", "type": "function", "function": {"name": "second", "arguments": {}}}]
+SCHEMAS = TOOLS + [{"type": "function", "function": {"name": "second", "description": "Deep <one>", "parameters": {"type": "object", "properties": {"who": {"type": "object", "properties": {"first": {"type": "string", "description": "d"}, "age": {"type": ["integer", "null"], "default": None}}, "required": ["first"]}, "which": {"anyOf": [{"type": "string"}, {"type": "integer"}]}, "rows": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}, "default": []}, "any": {"type": "array"}}}}}, {"type": "function", "function": {"name": "none", "description": "", "parameters": {"type": "object", "properties": {}}}}]
 USER = {"role": "user", "content": "Hi\n  there  "}
 CONVERSATIONS = {
     "user": {"messages": [USER]},
@@ -147,6 +172,9 @@ CONVERSATIONS = {
     "calls": {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": CALLS}, {"role": "tool", "content": "{\"t\": 20}", "tool_call_id": "c1"}, {"role": "tool", "content": "ok", "tool_call_id": "c2"}, {"role": "user", "content": "Thanks"}], "tools": TOOLS},
     "call with text": {"messages": [USER, {"role": "assistant", "content": "Let me see.", "tool_calls": CALLS[:1]}, {"role": "tool", "content": "ok", "tool_call_id": "c1"}], "tools": TOOLS},
     "no thinking": {"messages": [USER], "enable_thinking": False},
+    "thought calls": {"messages": [USER, {"role": "assistant", "content": "Looking.", "reasoning_content": "I should", "tool_calls": CALLS[:1]}, {"role": "tool", "name": "weather", "content": "[1, 2]", "tool_call_id": "c1"}, {"role": "assistant", "content": "Done", "reasoning_content": "so"}, {"role": "user", "content": "Again /no_think"}, {"role": "assistant", "content": "", "reasoning_content": "again", "tool_calls": CALLS[1:]}, {"role": "tool", "content": "é\"\n", "tool_call_id": "c2"}], "tools": SCHEMAS},
+    "prefill": {"messages": [{"role": "system", "content": " S "}, USER, {"role": "assistant", "content": "Once "}]},
+    "switches": {"messages": [{"role": "system", "content": "a"}, USER, {"role": "assistant", "content": "b", "reasoning_content": "r"}, USER], "reasoning_effort": "high", "kwargs": {"documents": [{"title": "t é", "text": "b", "n": None}], "clear_thinking": False, "thinking": True, "model_identity": "I am.", "builtin_tools": ["python", "none", "browser"], "keep_past_thinking": True, "date_string": "1 May 2025"}},
 }
 
 out = {"variables": VARIABLES, "snippets": [], "templates": []}
@@ -156,10 +184,34 @@ for line in SNIPPETS.strip("\n").split("\n"):
 MULTI = ["  {% if true %}  indented\n  line\n  {% endif %}  after\n", "{% if true %}\na\n{%- endif %}\n\nb {%- if true %} c {% endif -%}   \n d\n\n", "a\n{{ 'b' }}\nc\n\n", "x\r\n  {# c #}\r\n{% raw %}\n {{ a }}\n  {% endraw %}\n y", "{% for i in [1,2] %}\n  {{ i }}\n{% endfor %}\n{% set q %}\n  {{ 1 }}\n{% endset %}\n[{{ q }}]", "{%- if true -%}\n  {{ ' a ' }}  \n{%- endif +%}\n  b", "a {{ 1 }}\n   {%- if true %}\n b{% endif %} {% if true %} c {% endif %}\n", "{{ 1 -}}{{ 2 }} x{{ 3 -}} {{ 4 }}", "a{% if true -%}{{ 1 }} b{% endif %}"]
 for s in blocks + MULTI:
     out["snippets"].append({"template": s, **render(s, VARIABLES)})
-for name in ["protocol-random", "tiny-moe", "qwen-like", "coder-like"]:
+FULL = ["protocol-random", "tiny-moe", "qwen-like", "coder-like"]
+
+
+def prepared(messages, thinking):
+    """The messages as Render gives them to a template that reads message.thinking."""
+    if not thinking:
+        return messages
+    all = []
+    for m in messages:
+        m = dict(m)
+        if m.get("reasoning_content"):
+            m["thinking"] = m["reasoning_content"]
+            if m.get("tool_calls"):
+                m["thinking"] += "\n\n" + m["content"] if m["content"].strip() else ""
+                m["content"] = ""
+        all.append(m)
+    return all
+
+
+for name in FULL + sorted(set(f[:-6] for f in glob.glob("*.jinja")) - set(FULL)):
     source = open(name + ".jinja").read()
     for title, conv in CONVERSATIONS.items():
+        if name == "tiny-moe" and "calls" in title:
+            continue
         for prompt in [False, True]:
-            variables = {"enable_thinking": True, "bos_token": "<s>", "eos_token": "</s>", **conv, "add_generation_prompt": prompt}
-            out["templates"].append({"template": name, "title": title, "conversation": {**conv, "add_generation_prompt": prompt}, **render(source, variables)})
+            given = {k: v for k, v in conv.items() if k != "kwargs"}
+            variables = {"enable_thinking": True, "bos_token": "<s>", "eos_token": "</s>", **given, **conv.get("kwargs", {}), "add_generation_prompt": prompt}
+            variables["messages"] = prepared(conv["messages"], name == "harmony-like")
+            out["templates"].append({"template": name, "title": title, "generate": prompt, **render(source, variables)})
+out["conversations"] = CONVERSATIONS
 json.dump(out, open("golden.json", "w"), ensure_ascii=False, indent=1)
