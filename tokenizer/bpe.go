@@ -17,14 +17,17 @@ const (
 	maxPiece = 1 << 30
 )
 
-// bpe is the byte-level pair-merging vocabulary.
+// bpe is the pair-merging vocabulary: of bytes, or with wide of UTF-8 characters.
 type bpe struct {
 	nVocab  int32
-	bytes   [256]int32 // symbol of each byte
+	bytes   [256]int32 // symbol of each byte; of each ASCII character with wide
+	spare   [256]int32 // token of each byte of a symbol that is left over, nVocab or more if the byte is lost
 	merges  *pairMap
 	extra   texts // bytes of the symbols from nVocab on
 	whole   func(piece string, scratch []byte) (int32, []byte)
-	takeAll bool // ignore_merges: ask whole first
+	takeAll bool                    // ignore_merges: ask whole first
+	wide    func(char string) int32 // symbol of a character beyond ASCII, -1 if it has none; nil for bytes
+	loose   int32                   // with wide, the symbols of the bytes of characters without one begin here
 	cache   pieceCache
 }
 
@@ -62,16 +65,13 @@ func (b *bpe) encode(dst []int32, s string, w *scratch) []int32 {
 	base := len(dst)
 	dst = b.encodeUncached(dst, s, w)
 	if n := len(dst) - base; cached && n <= maxCachedIDs {
-		e := &cachedPiece{nText: uint8(len(s)), nIDs: uint8(n)}
-		copy(e.text[:], s)
-		copy(e.ids[:], dst[base:])
-		slot.Store(e)
+		slot.Store(newCachedPiece(s, dst[base:]))
 	}
 	return dst
 }
 
 func (b *bpe) encodeUncached(dst []int32, s string, w *scratch) []int32 {
-	if b.takeAll {
+	if b.takeAll || b.wide != nil && s[0] == '\n' {
 		var id int32
 		if id, w.mapped = b.whole(s, w.mapped[:0]); id >= 0 {
 			return append(dst, id)
@@ -80,12 +80,9 @@ func (b *bpe) encodeUncached(dst []int32, s string, w *scratch) []int32 {
 	if len(s) > linearPiece {
 		return b.encodeHeap(dst, s, w)
 	}
-	sym := w.short[:len(s)]
-	for i := range sym {
-		sym[i] = b.bytes[s[i]]
-	}
+	sym := b.symbols(w.short[:0], s)
 	// best[i] is the merge of sym[i] and sym[i+1]; the rank stands in the high half, so the smallest goes first.
-	best := w.best[:len(s)-1]
+	best := w.best[:len(sym)-1]
 	for i := range best {
 		best[i] = b.merges.find(sym[i], sym[i+1])
 	}
@@ -117,13 +114,40 @@ func (b *bpe) encodeUncached(dst []int32, s string, w *scratch) []int32 {
 	return dst
 }
 
+// symbols appends the symbols that s begins with.
+func (b *bpe) symbols(dst []int32, s string) []int32 {
+	if b.wide == nil {
+		for i := range len(s) {
+			dst = append(dst, b.bytes[s[i]])
+		}
+		return dst
+	}
+	for i := 0; i < len(s); {
+		if s[i] < 0x80 {
+			dst = append(dst, b.bytes[s[i]])
+			i++
+			continue
+		}
+		_, n := decode(s, i)
+		if sym := b.wide(s[i : i+n]); sym >= 0 {
+			dst = append(dst, sym)
+		} else {
+			for k := i; k < i+n; k++ {
+				dst = append(dst, b.loose+int32(s[k]))
+			}
+		}
+		i += n
+	}
+	return dst
+}
+
 // emit appends a symbol: itself if it is a token, else the tokens of its bytes. Bytes without a token are lost.
 func (b *bpe) emit(dst []int32, sym int32) []int32 {
 	if sym < b.nVocab {
 		return append(dst, sym)
 	}
 	for _, c := range b.extra.at(sym - b.nVocab) {
-		if id := b.bytes[c]; id < b.nVocab {
+		if id := b.spare[c]; id < b.nVocab {
 			dst = append(dst, id)
 		}
 	}
@@ -139,10 +163,9 @@ type candidate struct {
 
 // encodeHeap merges a long piece in n log n: symbols in a linked list, candidates in a heap.
 func (b *bpe) encodeHeap(dst []int32, s string, w *scratch) []int32 {
-	n := int32(len(s))
-	w.sym, w.next, w.prev, w.heap = w.sym[:0], w.next[:0], w.prev[:0], w.heap[:0]
+	w.sym, w.next, w.prev, w.heap = b.symbols(w.sym[:0], s), w.next[:0], w.prev[:0], w.heap[:0]
+	n := int32(len(w.sym))
 	for i := range n {
-		w.sym = append(w.sym, b.bytes[s[i]])
 		w.next = append(w.next, i+1)
 		w.prev = append(w.prev, i-1)
 	}
@@ -236,6 +259,13 @@ type cachedPiece struct {
 	nText, nIDs uint8
 	text        [maxCachedText]byte
 	ids         [maxCachedIDs]int32
+}
+
+func newCachedPiece(text string, ids []int32) *cachedPiece {
+	e := &cachedPiece{nText: uint8(len(text)), nIDs: uint8(len(ids))}
+	copy(e.text[:], text)
+	copy(e.ids[:], ids)
+	return e
 }
 
 type pieceCache struct {

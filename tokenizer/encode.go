@@ -14,7 +14,7 @@ type Part struct {
 
 // Encode appends the ids of text to dst. User-defined tokens are always recognised in it, control and unknown tokens only
 // with parseSpecial. With addSpecial, BOS goes in front and EOS behind as the file asks. Bytes that are not UTF-8 are
-// read as U+FFFD, one each; characters are not normalised.
+// read as U+FFFD, one each, except by `llama` vocabularies, which have tokens for them; characters are not normalised.
 func (t *Tokenizer) Encode(dst []int32, text string, addSpecial, parseSpecial bool) []int32 {
 	if addSpecial && t.addBOS {
 		dst = append(dst, t.bos)
@@ -99,12 +99,27 @@ func (t *Tokenizer) plain(dst []int32, s string, w *scratch) []int32 {
 	if s == "" {
 		return dst
 	}
-	if !utf8.ValidString(s) {
+	if t.spm == nil && !utf8.ValidString(s) {
 		w.sound = repair(w.sound[:0], s)
+		s = string(w.sound)
+	}
+	if t.spaced {
+		w.sound = w.sound[:0]
+		if t.prefix {
+			w.sound = append(w.sound, spaceMark...)
+		}
+		w.sound = appendSpaced(w.sound, s)
 		s = string(w.sound)
 	}
 	w.ends = t.split.ends(w.ends[:0], s)
 	at := 0
+	if t.spm != nil {
+		for _, end := range w.ends {
+			dst = t.spm.encode(dst, s[at:end], w)
+			at = end
+		}
+		return dst
+	}
 	for _, end := range w.ends {
 		dst = t.bpe.encode(dst, s[at:end], w)
 		at = end

@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -37,61 +39,130 @@ func goldenCases(t testing.TB, path string) []goldenCase {
 	return cases
 }
 
+// golden lists the vocabularies that llama.cpp has answered for.
+var golden = []string{qwen3, deepseek, gptoss, mistral}
+
+func casesOf(t testing.TB, vocab string) []goldenCase {
+	return goldenCases(t, strings.TrimSuffix(vocab, ".gguf.gz")+".jsonl.gz")
+}
+
 // TestGolden compares with llama.cpp on every case, twice: the second round is answered by the piece cache.
 func TestGolden(t *testing.T) {
-	tok := load(t, qwen3)
-	cases := goldenCases(t, "tokenizers/qwen3.jsonl.gz")
-	for round := range 2 {
-		for _, c := range cases {
-			b, err := hex.DecodeString(c.Hex)
-			if err != nil {
-				t.Fatal(err)
+	for _, vocab := range golden {
+		t.Run(path.Base(vocab), func(t *testing.T) {
+			tok := load(t, vocab)
+			for round := range 2 {
+				for _, c := range casesOf(t, vocab) {
+					checkGolden(t, tok, round, c)
+				}
 			}
-			text := string(b)
-			if got := tok.Encode(nil, text, false, false); !slices.Equal(got, c.IDs) {
-				t.Errorf("round %d, %s: %v, want %v", round, c.Name, got, c.IDs)
-			}
-			if got := tok.Encode(nil, text, false, true); !slices.Equal(got, c.Parsed) {
-				t.Errorf("round %d, %s, special tokens parsed: %v, want %v", round, c.Name, got, c.Parsed)
-			}
-			if got := tok.Encode(nil, text, true, true); !slices.Equal(got, c.Added) {
-				t.Errorf("round %d, %s, special tokens added: %v, want %v", round, c.Name, got, c.Added)
-			}
-			if got := tok.EncodeParts(nil, []Part{{text, true}}, true); !slices.Equal(got, c.Added) {
-				t.Errorf("round %d, %s, as a template part: %v, want %v", round, c.Name, got, c.Added)
-			}
-			if got := tok.EncodeParts(nil, []Part{{text, false}}, false); !slices.Equal(got, c.IDs) {
-				t.Errorf("round %d, %s, as a user part: %v, want %v", round, c.Name, got, c.IDs)
-			}
-			if got := hex.EncodeToString(tok.Decode(c.IDs, false)); got != c.Decoded {
-				t.Errorf("round %d, %s: decoded %s, want %s", round, c.Name, got, c.Decoded)
-			}
-			if got := tok.Encode([]int32{-7}, text, false, false); got[0] != -7 || !slices.Equal(got[1:], c.IDs) {
-				t.Errorf("round %d, %s: does not append", round, c.Name)
-			}
-		}
+		})
+	}
+}
+
+func checkGolden(t *testing.T, tok *Tokenizer, round int, c goldenCase) {
+	b, err := hex.DecodeString(c.Hex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	if got := tok.Encode(nil, text, false, false); !slices.Equal(got, c.IDs) {
+		t.Errorf("round %d, %s: %v, want %v", round, c.Name, got, c.IDs)
+	}
+	if got := tok.Encode(nil, text, false, true); !slices.Equal(got, c.Parsed) {
+		t.Errorf("round %d, %s, special tokens parsed: %v, want %v", round, c.Name, got, c.Parsed)
+	}
+	if got := tok.Encode(nil, text, true, true); !slices.Equal(got, c.Added) {
+		t.Errorf("round %d, %s, special tokens added: %v, want %v", round, c.Name, got, c.Added)
+	}
+	// A prompt that begins with the beginning token, as templates render it, gets no second one.
+	added := c.Added
+	if len(added) > 1 && tok.AddBOS() && added[1] == tok.BOS() {
+		added = added[1:]
+	}
+	if got := tok.EncodeParts(nil, []Part{{text, true}}, true); !slices.Equal(got, added) {
+		t.Errorf("round %d, %s, as a template part: %v, want %v", round, c.Name, got, added)
+	}
+	// In text from outside, tokens that the output shows but that control the model are plain as well.
+	user := c.IDs
+	if slices.ContainsFunc(user, func(id int32) bool { return tok.kind[id]&guarded != 0 }) {
+		user = nil
+	}
+	if got := tok.EncodeParts(nil, []Part{{text, false}}, false); user != nil && !slices.Equal(got, user) {
+		t.Errorf("round %d, %s, as a user part: %v, want %v", round, c.Name, got, user)
+	} else if slices.ContainsFunc(got, func(id int32) bool { return tok.kind[id]&guarded != 0 }) {
+		t.Errorf("round %d, %s, as a user part: %v has a token that controls the model", round, c.Name, got)
+	}
+	if got := hex.EncodeToString(tok.Decode(c.IDs, false)); got != c.Decoded {
+		t.Errorf("round %d, %s: decoded %s, want %s", round, c.Name, got, c.Decoded)
+	}
+	if got := tok.Encode([]int32{-7}, text, false, false); got[0] != -7 || !slices.Equal(got[1:], c.IDs) {
+		t.Errorf("round %d, %s: does not append", round, c.Name)
 	}
 }
 
 // TestConcurrent has several goroutines share one tokenizer.
 func TestConcurrent(t *testing.T) {
-	tok := load(t, qwen3)
-	cases := goldenCases(t, "tokenizers/qwen3.jsonl.gz")
-	var wg sync.WaitGroup
-	for g := range 4 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for i := range cases {
-				c := cases[(i+g*31)%len(cases)]
-				b, _ := hex.DecodeString(c.Hex)
-				if got := tok.Encode(nil, string(b), false, true); !slices.Equal(got, c.Parsed) {
-					t.Errorf("%s: %v, want %v", c.Name, got, c.Parsed)
+	for _, vocab := range []string{qwen3, mistral} {
+		tok := load(t, vocab)
+		cases := casesOf(t, vocab)
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for i := range cases {
+					c := cases[(i+g*31)%len(cases)]
+					b, _ := hex.DecodeString(c.Hex)
+					if got := tok.Encode(nil, string(b), false, true); !slices.Equal(got, c.Parsed) {
+						t.Errorf("%s: %v, want %v", c.Name, got, c.Parsed)
+					}
 				}
-			}
-		}()
+			}()
+		}
+		wg.Wait()
 	}
-	wg.Wait()
+}
+
+// TestRoles: what real files make of their special tokens.
+func TestRoles(t *testing.T) {
+	for _, c := range []struct {
+		vocab                string
+		size                 int
+		bos, eos, eot        int32
+		addBOS               bool
+		eog, visible, hidden []string
+	}{
+		{deepseek, 128815, 0, 1, 1, true, []string{"<｜end▁of▁sentence｜>"}, []string{"<｜User｜>", "<｜Assistant｜>"},
+			[]string{"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"}},
+		{gptoss, 201088, 199998, 200002, 200007, false, []string{"<|endoftext|>", "<|return|>", "<|call|>"},
+			[]string{"<|end|>", "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"}, []string{"<|return|>", "<|call|>", "<|startoftext|>"}},
+		{mistral, 32000, 1, 2, -1, true, []string{"</s>"}, nil, []string{"<s>", "</s>", "<unk>"}},
+	} {
+		tok := load(t, c.vocab)
+		if tok.Vocab() != c.size || tok.BOS() != c.bos || tok.EOS() != c.eos || tok.EOT() != c.eot || tok.AddBOS() != c.addBOS || tok.AddEOS() {
+			t.Errorf("%s: vocabulary %d, bos %d, eos %d, eot %d, add %v %v", c.vocab, tok.Vocab(), tok.BOS(), tok.EOS(), tok.EOT(), tok.AddBOS(), tok.AddEOS())
+		}
+		var eog []string
+		for _, id := range tok.EOG() {
+			eog = append(eog, tok.Text(id))
+		}
+		slices.Sort(eog)
+		slices.Sort(c.eog)
+		if !slices.Equal(eog, c.eog) {
+			t.Errorf("%s: end of generation %q, want %q", c.vocab, eog, c.eog)
+		}
+		for _, s := range c.visible {
+			if id, ok := tok.Lookup(s); !ok || tok.IsControl(id) || string(tok.Piece(id)) != s {
+				t.Errorf("%s: %s (%d) is not in the output", c.vocab, s, id)
+			}
+		}
+		for _, s := range c.hidden {
+			if id, ok := tok.Lookup(s); !ok || !tok.IsControl(id) || len(tok.Piece(id)) != 0 {
+				t.Errorf("%s: %s (%d) is in the output", c.vocab, s, id)
+			}
+		}
+	}
 }
 
 func TestQwen3Roles(t *testing.T) {

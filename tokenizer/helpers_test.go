@@ -2,9 +2,11 @@ package tokenizer
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -61,7 +63,11 @@ func load(t testing.TB, path string) *Tokenizer {
 	if tok := loaded[path]; tok != nil {
 		return tok
 	}
-	tok, err := New(metadataOf(t, path))
+	md := metadataOf(t, path)
+	if path == gptoss {
+		md = withMerges(t, md)
+	}
+	tok, err := New(md)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +80,56 @@ func load(t testing.TB, path string) *Tokenizer {
 
 const (
 	qwen3    = "tokenizers/qwen3.gguf.gz"
+	deepseek = "tokenizers/deepseek_v3.gguf.gz"
+	gptoss   = "tokenizers/gptoss.gguf.gz"
+	mistral  = "tokenizers/mistral_spm.gguf.gz"
 	toyVocab = "golden/qwen3/model.gguf.gz"
 )
+
+// withMerges adds the merges that the gptoss file is stored without: for each normal token in the order of ids, each cut of it
+// into two normal tokens, by their ids.
+func withMerges(t testing.TB, md *gguf.Metadata) *gguf.Metadata {
+	t.Helper()
+	tokens, err := md.Strings("tokenizer.ggml.tokens")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds, err := md.Ints("tokenizer.ggml.token_type")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]int{}
+	for i := range tokens.Len() {
+		if kinds[i] == kindNormal {
+			ids[tokens.At(i)] = i
+		}
+	}
+	type cut struct{ left, right, at int }
+	var merges []string
+	var cuts []cut
+	for i := range tokens.Len() {
+		if kinds[i] != kindNormal {
+			continue
+		}
+		s := tokens.At(i)
+		cuts = cuts[:0]
+		for k := range s {
+			if l, ok := ids[s[:k]]; ok {
+				if r, ok := ids[s[k:]]; ok {
+					cuts = append(cuts, cut{l, r, k})
+				}
+			}
+		}
+		slices.SortFunc(cuts, func(a, b cut) int { return cmp.Or(a.left-b.left, a.right-b.right) })
+		for _, c := range cuts {
+			merges = append(merges, s[:c.at]+" "+s[c.at:])
+		}
+	}
+	if len(merges) != 446189 {
+		t.Fatalf("%d merges", len(merges))
+	}
+	return metadataFrom(t, append(md.Fields(), gguf.Field{Key: "tokenizer.ggml.merges", Value: merges}))
+}
 
 // vocabulary is a small one made by hand: 256 bytes, then further tokens of given kinds.
 type vocabulary struct {

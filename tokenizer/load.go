@@ -13,9 +13,22 @@ import (
 
 const keyPrefix = "tokenizer.ggml."
 
-// New reads the vocabulary of a GGUF file. It supports `gpt2` (byte-level pair merging) with the pre-tokenizers of the
-// gpt-2, qwen2, qwen35, llama3 and glm4 families; a file that names none gets the default one and a warning. An
-// error names the metadata key and what disagrees.
+// model is what the file's `tokenizer.ggml.model` stands for. Ids are -1 where a file that does not say has none.
+type model struct {
+	bos, eos, unknown int32
+	scored            bool // merges by score instead of by list
+	pre               string
+}
+
+var models = map[string]model{
+	"gpt2":   {bos: 11, eos: 11, unknown: -1},
+	"llama":  {bos: 1, eos: 2, unknown: 0, scored: true},
+	"gemma4": {bos: -1, eos: -1, unknown: -1, pre: "gemma4"},
+}
+
+// New reads the vocabulary of a GGUF file. It supports `gpt2` (byte-level pair merging) with the pre-tokenizers that
+// preTokenizers lists, `gemma4` (pair merging of UTF-8 characters) and `llama` (SentencePiece: merging by score). A `gpt2`
+// file that names no pre-tokenizer gets the default one and a warning. An error names the metadata key and what disagrees.
 func New(md *gguf.Metadata) (*Tokenizer, error) {
 	f, err := read(md)
 	if err != nil {
@@ -32,43 +45,42 @@ type stringList interface {
 
 // fields is what the metadata says, before any of it is believed.
 type fields struct {
+	model  model
 	pre    preTokenizer
 	tokens stringList
-	merges stringList
+	merges stringList       // nil if absent, which only some may be
+	scores []float64        // nil if absent
 	types  []int64          // nil if absent
 	ids    map[string]int64 // "bos" and so on, those present
 	addBOS *bool            // nil if absent
 	addEOS *bool
+	prefix *bool
 	notes  []string
 }
 
 func read(md *gguf.Metadata) (*fields, error) {
 	f := &fields{ids: map[string]int64{}}
-	model, err := md.String(keyPrefix + "model")
+	name, err := md.String(keyPrefix + "model")
 	if err != nil {
 		return nil, err
 	}
-	if model != "gpt2" {
-		return nil, fmt.Errorf("tokenizer: %smodel is %q, supported is \"gpt2\": %w", keyPrefix, model, errors.ErrUnsupported)
-	}
-	pre := "default"
-	if md.Has(keyPrefix + "pre") {
-		if pre, err = md.String(keyPrefix + "pre"); err != nil {
-			return nil, err
-		}
-	} else {
-		f.notes = append(f.notes, keyPrefix+"pre is missing: the default pre-tokenizer is used, which may not be the one the model was trained with")
-	}
 	var ok bool
-	if f.pre, ok = preTokenizers[pre]; !ok {
-		return nil, fmt.Errorf("tokenizer: %spre is %q, supported are %s: %w", keyPrefix, pre,
-			strings.Join(slices.Sorted(maps.Keys(preTokenizers)), " "), errors.ErrUnsupported)
+	if f.model, ok = models[name]; !ok {
+		return nil, fmt.Errorf("tokenizer: %smodel is %q, supported are %s: %w", keyPrefix, name,
+			strings.Join(slices.Sorted(maps.Keys(models)), " "), errors.ErrUnsupported)
+	}
+	if f.model.scored {
+		f.pre = preTokenizer{spaced: true, addBOS: true}
+	} else if err := f.readPre(md); err != nil {
+		return nil, err
 	}
 	if f.tokens, err = md.Strings(keyPrefix + "tokens"); err != nil {
 		return nil, err
 	}
-	if f.merges, err = md.Strings(keyPrefix + "merges"); err != nil {
-		return nil, err
+	if !f.model.scored && (md.Has(keyPrefix+"merges") || !f.pre.ranked) {
+		if f.merges, err = md.Strings(keyPrefix + "merges"); err != nil {
+			return nil, err
+		}
 	}
 	if md.Has(keyPrefix + "token_type") {
 		if f.types, err = md.Ints(keyPrefix + "token_type"); err != nil {
@@ -78,16 +90,15 @@ func read(md *gguf.Metadata) (*fields, error) {
 			return nil, fmt.Errorf("tokenizer: %stoken_type has %d entries, %stokens has %d", keyPrefix, len(f.types), keyPrefix, f.tokens.Len())
 		}
 	}
-	if md.Has(keyPrefix + "scores") {
-		scores, err := md.Floats(keyPrefix + "scores")
-		if err != nil {
+	if md.Has(keyPrefix+"scores") || f.model.scored {
+		if f.scores, err = md.Floats(keyPrefix + "scores"); err != nil {
 			return nil, err
 		}
-		if len(scores) != f.tokens.Len() {
-			return nil, fmt.Errorf("tokenizer: %sscores has %d entries, %stokens has %d", keyPrefix, len(scores), keyPrefix, f.tokens.Len())
+		if len(f.scores) != f.tokens.Len() {
+			return nil, fmt.Errorf("tokenizer: %sscores has %d entries, %stokens has %d", keyPrefix, len(f.scores), keyPrefix, f.tokens.Len())
 		}
 	}
-	for _, name := range []string{"bos", "eos", "eot", "eom", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"} {
+	for _, name := range []string{"bos", "eos", "eot", "eom", "unknown", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"} {
 		key := keyPrefix + name + "_token_id"
 		if !md.Has(key) {
 			continue
@@ -101,7 +112,7 @@ func read(md *gguf.Metadata) (*fields, error) {
 		}
 		f.ids[name] = v[0]
 	}
-	for name, at := range map[string]**bool{"add_bos_token": &f.addBOS, "add_eos_token": &f.addEOS} {
+	for name, at := range map[string]**bool{"add_bos_token": &f.addBOS, "add_eos_token": &f.addEOS, "add_space_prefix": &f.prefix} {
 		if md.Has(keyPrefix + name) {
 			v, err := md.Bool(keyPrefix + name)
 			if err != nil {
@@ -111,6 +122,26 @@ func read(md *gguf.Metadata) (*fields, error) {
 		}
 	}
 	return f, nil
+}
+
+// readPre finds the pre-tokenizer.
+func (f *fields) readPre(md *gguf.Metadata) error {
+	name, key := f.model.pre, keyPrefix+"pre"
+	if name == "" && md.Has(key) {
+		var err error
+		if name, err = md.String(key); err != nil {
+			return err
+		}
+	} else if name == "" {
+		name = "default"
+		f.notes = append(f.notes, key+" is missing: the default pre-tokenizer is used, which may not be the one the model was trained with")
+	}
+	var ok bool
+	if f.pre, ok = preTokenizers[name]; !ok {
+		return fmt.Errorf("tokenizer: %s is %q, supported are %s: %w", key, name,
+			strings.Join(slices.Sorted(maps.Keys(preTokenizers)), " "), errors.ErrUnsupported)
+	}
+	return nil
 }
 
 const (
@@ -124,19 +155,22 @@ func (f *fields) build() (*Tokenizer, error) {
 	if n == 0 || n > maxTokens {
 		return nil, fmt.Errorf("tokenizer: %stokens has %d entries, want 1 to %d", keyPrefix, n, maxTokens)
 	}
-	if f.merges.Len() > maxMerges {
+	if f.merges != nil && f.merges.Len() > maxMerges {
 		return nil, fmt.Errorf("tokenizer: %smerges has %d entries, at most %d are supported", keyPrefix, f.merges.Len(), maxMerges)
 	}
 	t := &Tokenizer{
 		text: newTexts(n), piece: newTexts(n), kind: make([]byte, n),
-		split: f.pre.split, warnings: f.notes, eog: map[int32]bool{},
+		split: f.pre.split, spaced: f.pre.spaced, warnings: f.notes, eog: map[int32]bool{},
 	}
+	t.prefix = f.model.scored && (f.prefix == nil || *f.prefix)
 	t.scratch.New = func() any { return new(scratch) }
 	if err := t.loadTokens(f); err != nil {
 		return nil, err
 	}
-	t.assignRoles(f)
-	t.spellPieces()
+	unknown := t.assignRoles(f)
+	if err := t.spellPieces(); err != nil {
+		return nil, err
+	}
 
 	var special []int32
 	for id := range int32(n) {
@@ -146,7 +180,11 @@ func (f *fields) build() (*Tokenizer, error) {
 		}
 	}
 	t.special = newMatcher(&t.text, special)
-	if err := t.loadMerges(f); err != nil {
+	load := t.loadMerges
+	if f.model.scored {
+		load = func(f *fields) error { return t.loadScores(f, unknown) }
+	}
+	if err := load(f); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -182,6 +220,8 @@ func (t *Tokenizer) loadTokens(f *fields) error {
 		kind := int64(kindNormal)
 		if f.types != nil {
 			kind = f.types[i]
+		} else if _, ok := parseByte([]byte(s)); ok && f.pre.spaced {
+			kind = kindByte
 		}
 		if kind < 0 || kind >= kindCount {
 			return fmt.Errorf("tokenizer: %stoken_type of token %d (%q) is %d, want 0 to %d", keyPrefix, i, s, kind, kindCount-1)
@@ -193,105 +233,6 @@ func (t *Tokenizer) loadTokens(f *fields) error {
 	}
 	if empty > 0 {
 		t.warn("%stokens has %d empty entries, named [EMPTY_<id>]", keyPrefix, empty)
-	}
-	return nil
-}
-
-// spellPieces fills in the bytes of every token: those of normal tokens from their printable spelling, those of special
-// ones verbatim, none for unused ones.
-func (t *Tokenizer) spellPieces() {
-	t.piece.blob = make([]byte, 0, len(t.text.blob))
-	for id := range int32(t.text.len()) {
-		switch t.kind[id] & kindMask {
-		case kindUnused:
-		case kindControl, kindUnknown, kindUserDefined:
-			t.piece.blob = append(t.piece.blob, t.text.at(id)...)
-		default:
-			t.piece.blob = appendUnprintable(t.piece.blob, t.text.at(id))
-		}
-		t.piece.close()
-		t.longest = max(t.longest, len(t.piece.at(id)))
-	}
-}
-
-// mergeable reports whether plain text may become token id, and whether the token's spelling means the same bytes there
-// as it does when decoded (a user-defined token's text is verbatim).
-func (t *Tokenizer) mergeable(id int32) bool {
-	if t.kind[id]&guarded != 0 {
-		return false
-	}
-	switch t.kind[id] & kindMask {
-	case kindUnused:
-		return false
-	case kindUserDefined:
-		for _, b := range t.text.at(id) {
-			if b < 33 || b > 126 {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func (t *Tokenizer) loadMerges(f *fields) error {
-	b := &t.bpe
-	b.nVocab = int32(t.text.len())
-	b.takeAll = f.pre.ignoreMerges
-	b.whole = func(piece string, buf []byte) (int32, []byte) {
-		buf = appendPrintable(buf, piece)
-		if id := t.index.find(buf); id >= 0 && t.mergeable(id) {
-			return id, buf
-		}
-		return -1, buf
-	}
-	b.cache = newPieceCache()
-	b.extra = newTexts(0)
-	extra := map[string]int32{}
-	var spelling []byte
-	symbol := func(s string) int32 {
-		spelling = append(spelling[:0], s...)
-		if id := t.index.find(spelling); id >= 0 && t.mergeable(id) {
-			return id
-		}
-		id, ok := extra[s]
-		if !ok {
-			id = b.nVocab + int32(len(extra))
-			extra[s] = id
-			b.extra.blob = appendUnprintable(b.extra.blob, spelling)
-			b.extra.close()
-		}
-		return id
-	}
-	lost := 0
-	for c := range b.bytes {
-		b.bytes[c] = symbol(string(printable[c]))
-		if b.bytes[c] >= b.nVocab {
-			lost++
-		}
-	}
-	if lost > 0 {
-		t.lossy = true
-		t.warn("%stokens lacks a token for %d of the 256 bytes: text with these bytes loses them where no merge takes them in", keyPrefix, lost)
-	}
-	n := f.merges.Len()
-	b.merges = newPairMap(n)
-	total := 0
-	var joined []byte
-	for i := range n {
-		s := f.merges.At(i)
-		if total += len(s); total > maxText {
-			return fmt.Errorf("tokenizer: %smerges has more than %d bytes of text", keyPrefix, maxText)
-		}
-		// The left half is never empty, so a space at the very beginning belongs to it.
-		k := 0
-		if len(s) > 1 {
-			k = strings.IndexByte(s[1:], ' ') + 1
-		}
-		if k == 0 || k == len(s)-1 {
-			return fmt.Errorf("tokenizer: %smerges has %q as entry %d, want two parts with a space between", keyPrefix, s, i)
-		}
-		joined = append(append(joined[:0], s[:k]...), s[k+1:]...)
-		b.merges.add(symbol(s[:k]), symbol(s[k+1:]), symbol(string(joined)), uint32(i))
 	}
 	return nil
 }

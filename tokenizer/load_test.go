@@ -23,7 +23,7 @@ func TestNewRefuses(t *testing.T) {
 		v    vocabulary
 		want []string // all in the error
 	}{
-		{"unknown model", with("model", "llama"), []string{"tokenizer.ggml.model", `"llama"`, "gpt2"}},
+		{"unknown model", with("model", "rwkv"), []string{"tokenizer.ggml.model", `"rwkv"`, "gemma4 gpt2 llama"}},
 		{"unknown pre", with("pre", "tekken-9"), []string{"tokenizer.ggml.pre", `"tekken-9"`, "qwen2"}},
 		{"pre of a wrong type", with("pre", uint32(3)), []string{"tokenizer.ggml.pre"}},
 		{"types too many", with("token_type", many), []string{"token_type", "300", "257"}},
@@ -182,7 +182,7 @@ func TestEOGCorrections(t *testing.T) {
 	check(tok, "<|calls|>", true, true)
 
 	tok = load("</s>", "<|tool_response>", "<eos>")
-	check(tok, "</s>", false, true)
+	check(tok, "</s>", false, false)
 	check(tok, "<eos>", true, true)
 
 	// Texts that end a generation are control tokens whatever the file says, even if merges lead there.

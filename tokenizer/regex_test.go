@@ -2,12 +2,13 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 )
 
 // A slow backtracking matcher for the patterns as they are published, to compare the hand-written splitters with. It
-// knows alternatives, classes, groups with and without (?i:), (?!...), and the greedy ? * + {m,n}.
+// knows alternatives, classes (with &&[^...]), groups with and without (?i:), (?!...), $ and the greedy ? * + {m,n}.
 
 type node interface {
 	// match calls then with every end of a match of the node at i, in order of preference, until one is accepted.
@@ -23,6 +24,7 @@ type (
 		min, max int
 	}
 	notAhead struct{ n node }
+	atEnd    struct{}
 )
 
 func (f oneOf) match(s []rune, i int, then func(int) bool) bool {
@@ -55,6 +57,8 @@ func (r repeat) match(s []rune, i int, then func(int) bool) bool {
 func (a notAhead) match(s []rune, i int, then func(int) bool) bool {
 	return !a.n.match(s, i, func(int) bool { return true }) && then(i)
 }
+
+func (atEnd) match(s []rune, i int, then func(int) bool) bool { return i == len(s) && then(i) }
 
 type regexParser struct {
 	src  []rune
@@ -127,6 +131,8 @@ func (p *regexParser) item() node {
 		p.fold = false
 		p.close()
 		return n
+	case p.eat("$"):
+		return atEnd{}
 	case p.eat("(?!"):
 		n := p.alternatives()
 		p.close()
@@ -149,6 +155,16 @@ func (p *regexParser) close() {
 func (p *regexParser) class() func(rune) bool {
 	var fs []func(rune) bool
 	for !p.eat("]") {
+		if p.eat("&&[^") {
+			not := p.class()
+			if !p.eat("]") {
+				panic("no ] after &&")
+			}
+			these := fs
+			return func(r rune) bool {
+				return !not(r) && slices.ContainsFunc(these, func(f func(rune) bool) bool { return f(r) })
+			}
+		}
 		if p.at+2 < len(p.src) && p.src[p.at+1] == '-' && p.src[p.at+2] != ']' {
 			lo, hi := p.src[p.at], p.src[p.at+2]
 			p.at += 3
@@ -177,6 +193,20 @@ func (p *regexParser) char() func(rune) bool {
 		return unicode.IsMark
 	case p.eat(`\p{P}`):
 		return unicode.IsPunct
+	case p.eat(`\p{S}`):
+		return unicode.IsSymbol
+	case p.eat(`\p{`):
+		end := p.at + slices.Index(p.src[p.at:], '}')
+		name := string(p.src[p.at:end])
+		p.at = end + 1
+		tab := unicode.Categories[name]
+		if tab == nil {
+			tab = unicode.Scripts[name]
+		}
+		if tab == nil {
+			panic(name)
+		}
+		return func(r rune) bool { return unicode.Is(tab, r) }
 	case p.eat(`\s`):
 		return unicode.IsSpace
 	case p.eat(`\S`):

@@ -26,12 +26,9 @@ var roleTexts = []struct {
 	{"fim_sep", []string{"<|file_sep|>"}},
 }
 
-// defaultID is what bos and eos are in a gpt2 file that does not say.
-const defaultID = 11
-
 // assignRoles finds the special ids and the end-of-generation set, and corrects the kinds of tokens that files often have
-// wrong.
-func (t *Tokenizer) assignRoles(f *fields) {
+// wrong. It returns the id of the unknown token, -1 if there is none.
+func (t *Tokenizer) assignRoles(f *fields) int32 {
 	id := map[string]int32{}
 	for role, v := range f.ids {
 		if v < 0 || v >= int64(t.text.len()) {
@@ -40,11 +37,11 @@ func (t *Tokenizer) assignRoles(f *fields) {
 		}
 		id[role] = int32(v)
 	}
-	for _, role := range []string{"bos", "eos"} {
+	for role, d := range map[string]int32{"bos": f.model.bos, "eos": f.model.eos, "unknown": f.model.unknown} {
 		// The default is right for few files. One that lands on an ordinary token would stop every answer at, say, a
-		// comma, so it only counts where it is a control token.
-		if _, ok := id[role]; !ok && t.IsControl(defaultID) {
-			id[role] = defaultID
+		// comma, so it only counts where it is a control token, or where the file has no kinds at all.
+		if _, ok := id[role]; !ok && (t.IsControl(d) || f.model.scored && f.types == nil && t.known(d)) {
+			id[role] = d
 		}
 	}
 	if f.pre.noBOS {
@@ -91,15 +88,22 @@ func (t *Tokenizer) assignRoles(f *fields) {
 	if f.addBOS != nil {
 		t.addBOS = *f.addBOS
 	}
+	if f.pre.forceBOS && !t.addBOS {
+		if f.addBOS != nil {
+			t.warn("%sadd_bos_token is false, but this family needs its beginning token: it is added", keyPrefix)
+		}
+		t.addBOS = true
+	}
 	t.addEOS = f.addEOS != nil && *f.addEOS
 	if t.addBOS && t.bos < 0 {
-		t.warn("%sadd_bos_token is true, but the file has no beginning token: none is added", keyPrefix)
+		t.warn("%sadd_bos_token is true, by the file or its family, but there is no beginning token: none is added", keyPrefix)
 		t.addBOS = false
 	}
 	if t.addEOS && t.eos < 0 {
 		t.warn("%sadd_eos_token is true, but the file has no end token: none is added", keyPrefix)
 		t.addEOS = false
 	}
+	return role("unknown")
 }
 
 // correctEOG takes out what ends a generation by its text in most vocabularies but not in this one.
@@ -121,8 +125,10 @@ func (t *Tokenizer) correctEOG(f *fields) {
 		}
 	}
 	if ends("<|tool_response>") {
-		if id, ok := t.Lookup("</s>"); ok {
+		if id, ok := t.Lookup("</s>"); ok && id != t.eos {
+			// It closes struck-out text in this vocabulary: an ordinary token.
 			delete(t.eog, id)
+			t.kind[id] = kindNormal
 		}
 	}
 	if f.pre.glm {

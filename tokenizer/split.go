@@ -7,51 +7,21 @@ type splitter interface {
 	ends(dst []int, s string) []int
 }
 
-// preTokenizer is what the file's `tokenizer.ggml.pre` stands for.
-type preTokenizer struct {
-	split        splitter
-	ignoreMerges bool // a piece that is a token is taken whole
-	addBOS       bool // the default of add_bos_token
-	noBOS        bool // the family has no beginning token, whatever the default says
-	glm          bool // turn tokens end the generation
-}
-
-// preTokenizers maps every supported name. The patterns stand with the splitters.
-var preTokenizers = func() map[string]preTokenizer {
-	m := map[string]preTokenizer{"default": {split: defaultSplitter{}}}
-	add := func(p preTokenizer, names ...string) {
-		for _, n := range names {
-			m[n] = p
-		}
-	}
-	add(preTokenizer{split: gpt2Splitter{}},
-		"gpt-2", "olmo", "mpt", "phi-2", "jais", "exaone4", "mellum", "modern-bert")
-	add(preTokenizer{split: wordSplitter{maxDigits: 1}},
-		"qwen2", "deepseek-r1-qwen", "megrez", "hunyuan", "solar-open", "stablelm2", "grok-2", "kormo")
-	add(preTokenizer{split: wordSplitter{maxDigits: 1, marks: true}}, "qwen35")
-	add(preTokenizer{split: wordSplitter{maxDigits: 3}, ignoreMerges: true, addBOS: true},
-		"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2", "midm-2.0")
-	add(preTokenizer{split: wordSplitter{maxDigits: 3}, noBOS: true, glm: true}, "glm4", "chatglm-bpe")
-	add(preTokenizer{split: wordSplitter{maxDigits: 3}}, "dbrx", "smaug-bpe")
-	return m
-}()
-
 // wordSplitter is the pattern shared by the qwen2, llama3 and glm4 families:
 //
 //	(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,D}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 //
-// where D is maxDigits. With marks (qwen35) letters are [\p{L}\p{M}], in the word and in the punctuation class.
+// where D is maxDigits. With marks (qwen35) letters are [\p{L}\p{M}], in the word and in the punctuation class. With bare
+// (seed-coder) no [\r\n]* follows punctuation. The `\s*[\r\n]` of bailingmoe takes in all line breaks of a run as well.
 type wordSplitter struct {
 	maxDigits int
 	marks     bool
+	bare      bool
 }
 
 func (w wordSplitter) ends(dst []int, s string) []int {
 	t := classes()
-	letters := letter
-	if w.marks {
-		letters |= mark
-	}
+	letters := w.letters()
 	for i := 0; i < len(s); {
 		i = w.next(t, letters, s, i)
 		dst = append(dst, i)
@@ -59,8 +29,15 @@ func (w wordSplitter) ends(dst []int, s string) []int {
 	return dst
 }
 
+func (w wordSplitter) letters() class {
+	if w.marks {
+		return letter | mark
+	}
+	return letter
+}
+
 // next returns the end of the piece that starts at i.
-func (w wordSplitter) next(t *classTable, letters uint8, s string, i int) int {
+func (w wordSplitter) next(t *classTable, letters class, s string, i int) int {
 	if s[i] == '\'' {
 		if n := contraction(s[i+1:], true); n > 0 {
 			return i + 1 + n
@@ -72,15 +49,7 @@ func (w wordSplitter) next(t *classTable, letters uint8, s string, i int) int {
 		return run(t, s, i+n, letters)
 	}
 	if c&number != 0 {
-		end := i + n
-		for k := 1; k < w.maxDigits && end < len(s); k++ {
-			c, n = t.at(s, end)
-			if c&number == 0 {
-				break
-			}
-			end += n
-		}
-		return end
+		return digits(t, s, i+n, w.maxDigits-1)
 	}
 	if c&newline == 0 && i+n < len(s) {
 		if c2, n2 := t.at(s, i+n); c2&letters != 0 {
@@ -88,12 +57,24 @@ func (w wordSplitter) next(t *classTable, letters uint8, s string, i int) int {
 		}
 	}
 	if end := punctuation(t, s, i, space|number|letters); end > i {
-		for end < len(s) && (s[end] == '\r' || s[end] == '\n') {
+		for !w.bare && end < len(s) && (s[end] == '\r' || s[end] == '\n') {
 			end++
 		}
 		return end
 	}
 	return whitespace(t, s, i, true)
+}
+
+// digits returns the end of \p{N}{1,most} at i, or i where that does not match.
+func digits(t *classTable, s string, i, most int) int {
+	for k := 0; k < most && i < len(s); k++ {
+		c, n := t.at(s, i)
+		if c&number == 0 {
+			break
+		}
+		i += n
+	}
+	return i
 }
 
 // gpt2Splitter is the pattern of GPT-2, where what no alternative takes (a run of white space) is a piece as well:
@@ -260,7 +241,7 @@ func contraction(s string, fold bool) int {
 }
 
 // run returns the end of the run of code points having one of the properties of set, from i on.
-func run(t *classTable, s string, i int, set uint8) int {
+func run(t *classTable, s string, i int, set class) int {
 	for i < len(s) {
 		if b := s[i]; b < 0x80 {
 			if t.ascii[b]&set == 0 {
@@ -279,7 +260,7 @@ func run(t *classTable, s string, i int, set uint8) int {
 }
 
 // punctuation returns the end of " ?[^exclude]+" at i, or i where that does not match.
-func punctuation(t *classTable, s string, i int, exclude uint8) int {
+func punctuation(t *classTable, s string, i int, exclude class) int {
 	k := i
 	if s[i] == ' ' {
 		k++

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -16,6 +17,34 @@ const (
 	patternGPT2   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)`
 )
 
+const (
+	patternGPT4o = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}]*[\p{Ll}\p{Lm}\p{Lo}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}]+[\p{Ll}\p{Lm}\p{Lo}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
+		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternTekken = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|` +
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|` +
+		`\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternKimi = `[\p{Han}]+|` +
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
+		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternDeepSeek3 = `[!"#$%&'()*+,./:;<=>?@\[\\\]^_{|}~` + "`" + `-][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternBailing   = `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`
+	patternSeed      = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternMiniCPM5  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternLines     = `[^\n]+|[\n]+`
+	patternHan       = "[一-龥ࠀ-一가-\ud7ff]+"
+)
+
+// cased is the class of deepseek-llm as a node.
+var cased = compile(`\s?[` + func() string {
+	var b strings.Builder
+	for _, r := range casedLetters {
+		fmt.Fprintf(&b, "%c-%c", r[0], r[1])
+	}
+	return b.String()
+}() + `]+`)
+
 // published lists, for one name of each family, the patterns that its splitter must equal.
 var published = map[string][]node{
 	"qwen2":            {compile(patternQwen2)},
@@ -28,6 +57,21 @@ var published = map[string][]node{
 	"deepseek-r1-qwen": {compile(patternQwen2)},
 	"exaone4":          {compile(patternGPT2)},
 	"lfm2":             {compile(patternLlama3)},
+	"bailingmoe2":      {compile(patternBailing)},
+	"seed-coder":       {compile(patternSeed)},
+	"laguna":           {compile(patternLines), compile(patternQwen2)},
+	"minicpm5":         {compile(`\p{N}{1,3}`), compile(patternMiniCPM5)},
+	"gpt-4o":           {compile(patternGPT4o)},
+	"minimax-m2":       {compile(patternGPT4o)},
+	"tekken":           {compile(patternTekken)},
+	"kimi-k2":          {compile(patternKimi)},
+	"deepseek-v3":      {compile(`\p{N}{1,3}`), compile("[一-龥\u3040-\u309f\u30a0-\u30ff]+"), compile(patternDeepSeek3)},
+	"deepseek-llm": {compile(`[\r\n]`), cased, compile(`\s?[!-/:-~！-／：-～‘-‟　-。]+`), compile(`\s+$`),
+		compile(patternHan), compile(`\p{N}+`)},
+	"deepseek-coder": {compile(`[\r\n]`), compile(`\s?\p{L}+`), compile(`\s?\p{P}+`), compile(patternHan), compile(`\p{N}`)},
+	"starcoder":      {compile(`\p{N}`), compile(patternGPT2)},
+	"falcon":         {compile("[\\p{P}\\$\\+<=>\\^~\\|`]+"), compile(patternGPT2), compile(`[0-9][0-9][0-9]`)},
+	"gemma4":         {compile(patternLines)},
 }
 
 func piecesOf(name, s string) []string {
@@ -71,7 +115,7 @@ func TestSplitters(t *testing.T) {
 		}
 	}
 	// Random texts over an alphabet in which every class and every letter of the patterns is frequent.
-	alphabet := []rune("  \n\r\t'''sStTrevmlLdDab1２½!.$<\u00a0\u3000\u0301\u093eé你ǅ👍\u200d\x00")
+	alphabet := []rune("  \n\r\t'''sStTrevmlLdDab1２½!./$<`\u00a0\u3000\u0301\u093eéÉÉ你你かー⺀〇々ʰאǅ한ა👍\u200d\x00\ue000，")
 	r := rand.New(rand.NewPCG(1, 2))
 	rounds := 4000
 	if raceEnabled {
@@ -107,20 +151,23 @@ func TestAliases(t *testing.T) {
 func TestClasses(t *testing.T) {
 	tab := classes()
 	for r := rune(0); r <= unicode.MaxRune; r++ {
-		var want uint8
+		var want class
 		for _, q := range []struct {
 			is  bool
-			bit uint8
+			bit class
 		}{
 			{unicode.IsLetter(r), letter}, {unicode.IsNumber(r), number}, {unicode.IsMark(r), mark},
 			{unicode.IsSpace(r), space}, {r == '\n' || r == '\r', newline}, {unicode.IsPunct(r), punct},
+			{unicode.IsSymbol(r), symbol}, {unicode.In(r, unicode.Lu, unicode.Lt), upper}, {unicode.In(r, unicode.Ll), lower},
+			{unicode.In(r, unicode.Lm, unicode.Lo), caseless}, {unicode.In(r, unicode.Han), han},
+			{r >= '一' && r <= '龥' || r >= 0x3040 && r <= 0x30ff, cjk},
 		} {
 			if q.is {
 				want |= q.bit
 			}
 		}
 		if tab.of(r) != want {
-			t.Fatalf("U+%04X has classes %06b, want %06b", r, tab.of(r), want)
+			t.Fatalf("U+%04X has classes %012b, want %012b", r, tab.of(r), want)
 		}
 	}
 	if len(tab.blocks) > 512 {

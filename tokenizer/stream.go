@@ -8,6 +8,7 @@ import "unicode/utf8"
 type Stream struct {
 	t       *Tokenizer
 	special bool
+	opening bool // the next id begins a sequence
 	out     []byte
 	held    [utf8.UTFMax]byte // a sound beginning of a character
 	nHeld   int
@@ -15,15 +16,26 @@ type Stream struct {
 	missing int  // bytes that held lacks
 }
 
-// NewStream begins a text. With special, control and unknown tokens give their text.
+// NewStream begins a text that continues one: what a model answers. With special, control and unknown tokens give their text.
 func (t *Tokenizer) NewStream(special bool) *Stream {
 	return &Stream{t: t, special: special, out: make([]byte, 0, 256)}
+}
+
+// Open says that the next id begins a sequence, and returns s: the text is then the one that Decode gives. It differs where
+// the vocabulary has Encode put a space in front.
+func (s *Stream) Open() *Stream {
+	s.opening = true
+	return s
 }
 
 // Push returns the text that id completes, often nothing. The bytes are valid until the next call.
 func (s *Stream) Push(id int32) []byte {
 	s.out = s.out[:0]
 	p := s.t.bytes(id, s.special)
+	if s.opening {
+		p = s.t.first(p)
+		s.opening = false
+	}
 	if s.nHeld == 0 && utf8.Valid(p) {
 		s.out = append(s.out, p...)
 		return s.out

@@ -46,14 +46,17 @@ func streamed(t testing.TB, s *Stream, ids []int32) string {
 }
 
 func TestStreamGolden(t *testing.T) {
-	tok := load(t, qwen3)
-	s := tok.NewStream(false)
-	for _, c := range goldenCases(t, "tokenizers/qwen3.jsonl.gz") {
-		want, _ := hex.DecodeString(c.Decoded)
-		if got := streamed(t, s, c.IDs); got != replaceBroken(want) {
-			t.Errorf("%s: %q, want %q", c.Name, got, want)
+	for _, vocab := range golden {
+		s := load(t, vocab).NewStream(false)
+		for _, c := range casesOf(t, vocab) {
+			want, _ := hex.DecodeString(c.Decoded)
+			if got := streamed(t, s.Open(), c.IDs); got != replaceBroken(want) {
+				t.Errorf("%s: %q, want %q", c.Name, got, want)
+			}
 		}
 	}
+	tok := load(t, qwen3)
+	s := tok.NewStream(false)
 	if got := streamed(t, tok.NewStream(true), []int32{151644, 64, 151645}); got != "<|im_start|>a<|im_end|>" {
 		t.Errorf("with special tokens %q", got)
 	}
@@ -114,18 +117,20 @@ func TestStreamAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	tok := load(t, qwen3)
-	ids := tok.Encode(nil, strings.Repeat("Hello, wörld 👨‍👩‍👧‍👦 你好! 🧿", 10), false, false)
-	s := tok.NewStream(false)
-	var sink bytes.Buffer
-	sink.Grow(1 << 16)
-	if n := testing.AllocsPerRun(20, func() {
-		sink.Reset()
-		for _, id := range ids {
-			sink.Write(s.Push(id))
+	for _, vocab := range golden {
+		tok := load(t, vocab)
+		ids := tok.Encode(nil, strings.Repeat("Hello, wörld 👨‍👩‍👧‍👦 你好! 🧿", 10), false, false)
+		s := tok.NewStream(false)
+		var sink bytes.Buffer
+		sink.Grow(1 << 16)
+		if n := testing.AllocsPerRun(20, func() {
+			sink.Reset()
+			for _, id := range ids {
+				sink.Write(s.Push(id))
+			}
+			sink.Write(s.Flush())
+		}); n != 0 {
+			t.Errorf("%s: %v allocations for %d tokens", vocab, n, len(ids))
 		}
-		sink.Write(s.Flush())
-	}); n != 0 {
-		t.Errorf("%v allocations for %d tokens", n, len(ids))
 	}
 }

@@ -51,6 +51,17 @@ func (x *textIndex) find(text []byte) int32 {
 	}
 }
 
+// findString is find.
+func (x *textIndex) findString(text string) int32 {
+	mask := uint64(len(x.slots) - 1)
+	for h := maphash.String(x.seed, text) & mask; ; h = (h + 1) & mask {
+		k := x.slots[h] - 1
+		if k < 0 || string(x.of.at(k)) == text {
+			return k
+		}
+	}
+}
+
 // add enters string k and returns -1, or returns the number of an equal string that is there already.
 func (x *textIndex) add(k int32) int32 {
 	text := x.of.at(k)

@@ -31,7 +31,10 @@ type Tokenizer struct {
 	kind     []byte // kind | guarded
 	index    *textIndex
 	bpe      bpe
+	spm      *spm // merges by score; nil if it is bpe that merges
 	split    splitter
+	spaced   bool // tokens are spelled in UTF-8, with U+2581 for a space
+	prefix   bool // plain text gets a space in front, at the beginning and behind a special token
 	special  *matcher
 	scratch  sync.Pool
 	bos      int32
@@ -133,16 +136,29 @@ func (t *Tokenizer) bytes(id int32, special bool) []byte {
 	return t.piece.at(id)
 }
 
-// Decode returns the bytes that ids stand for, one after the other; they need not be whole characters. With special,
-// control and unknown tokens give their text, otherwise nothing. Ids outside the vocabulary give nothing.
+// Decode returns the bytes that a whole sequence stands for; they need not be whole characters. With special, control and
+// unknown tokens give their text, otherwise nothing. Ids outside the vocabulary give nothing. Where the vocabulary has
+// Encode put a space in front of a text, the first id loses one.
 func (t *Tokenizer) Decode(ids []int32, special bool) []byte {
 	n := 0
 	for _, id := range ids {
 		n += len(t.bytes(id, special))
 	}
 	out := make([]byte, 0, n)
-	for _, id := range ids {
-		out = append(out, t.bytes(id, special)...)
+	for i, id := range ids {
+		p := t.bytes(id, special)
+		if i == 0 {
+			p = t.first(p)
+		}
+		out = append(out, p...)
 	}
 	return out
+}
+
+// first is the piece p as the beginning of a sequence.
+func (t *Tokenizer) first(p []byte) []byte {
+	if t.prefix && len(p) > 0 && p[0] == ' ' {
+		return p[1:]
+	}
+	return p
 }
