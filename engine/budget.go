@@ -64,6 +64,19 @@ func (b *Budget) decide(want ExpertBudget, slots func(n int) int64) error {
 		}
 		return nil
 	}
+	if err := b.arenaOf(want, slots); err != nil {
+		return err
+	}
+	arena := max(b.Arena, b.ArenaMin)
+	if need := b.fixed() + mapped(arena); b.RAM > 0 && (need > b.RAM || b.Arena < b.ArenaMin) {
+		return fmt.Errorf("RAM budget of %d bytes %w: dense weights %d, context %d, work space %d, runtime %d and the expert arena %d bytes make %d bytes",
+			b.RAM, ErrDoesNotFit, b.Dense, b.KV, b.Work, b.Runtime, mapped(arena), need)
+	}
+	return nil
+}
+
+// arenaOf sets Arena to what was asked for.
+func (b *Budget) arenaOf(want ExpertBudget, slots func(n int) int64) error {
 	switch {
 	case want.Min:
 		b.Arena = b.ArenaMin
@@ -82,11 +95,6 @@ func (b *Budget) decide(want ExpertBudget, slots func(n int) int64) error {
 		}
 	default:
 		b.Arena = b.arenaIn(b.RAM)
-	}
-	arena := max(b.Arena, b.ArenaMin)
-	if need := b.fixed() + mapped(arena); b.RAM > 0 && (need > b.RAM || b.Arena < b.ArenaMin) {
-		return fmt.Errorf("RAM budget of %d bytes %w: dense weights %d, context %d, work space %d, runtime %d and the expert arena %d bytes make %d bytes",
-			b.RAM, ErrDoesNotFit, b.Dense, b.KV, b.Work, b.Runtime, mapped(arena), need)
 	}
 	return nil
 }

@@ -126,7 +126,7 @@ func (e *Engine) plan() error {
 		b.Experts += len(l)
 	}
 	b.Runtime += pageTables(b.Dense + b.KV)
-	slots := func(n int) int64 { return tiers.ArenaBytes(e.table, n) }
+	slots := e.slotBytes
 	if b.Experts > 0 {
 		b.ArenaMin = tiers.MinBytes(e.table, tiers.Need{TopK: c.TopK, Lookahead: o.Lookahead, Guesses: c.TopK})
 		b.ArenaMost = slots(b.Experts)
@@ -162,6 +162,9 @@ func (e *Engine) plan() error {
 	e.budget = b
 	return nil
 }
+
+// slotBytes is the size of an arena with so many slots.
+func (e *Engine) slotBytes(n int) int64 { return tiers.ArenaBytes(e.table, n) }
 
 // govern puts the arena under a governor. It looks at the machine by itself unless the arena was fixed.
 func (e *Engine) govern() {

@@ -126,7 +126,9 @@ func (s *Session) counters() counters {
 
 func (s *Session) begin(prompt int) *Meter {
 	m := &Meter{s: s, start: time.Now(), prompts: prompt, before: s.counters()}
-	m.idle = s.e.cache != nil && s.e.opt.Lookahead > 0 && !s.e.opt.GuessAlways && s.e.cache.Complete()
+	if src, ok := s.src.(*source); ok {
+		m.idle = src.ahead > 0 && !src.always && s.e.cache.Complete()
+	}
 	return m
 }
 

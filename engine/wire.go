@@ -28,8 +28,8 @@ type source struct {
 // expertShape holds a layer's matrix types and shapes; the bytes come from a lease.
 type expertShape struct{ gate, up, down compute.Matrix }
 
-func newSource(c *tiers.Cache, p *prefetch.Pipeline, shapes []expertShape, rules []*router.Rule, ahead int, always bool) *source {
-	return &source{cache: c, pipe: p, shapes: shapes, rules: rules, ahead: ahead, always: always}
+func newSource(c *tiers.Cache, shapes []expertShape, rules []*router.Rule, always bool) *source {
+	return &source{cache: c, shapes: shapes, rules: rules, always: always}
 }
 
 // Lookahead is part of model.Source. Guesses have a price, the routers of the layers ahead, and no use once every expert

@@ -127,31 +127,13 @@ func engineOptions(c *cli.Context, e env) (engine.Options, error) {
 			return o, usagef("--ram is 0, want a size or auto")
 		}
 	}
-	switch s := c.String("expert-ram"); {
-	case s == "":
-	case s == "min":
-		o.ExpertRAM.Min = true
-	case strings.HasSuffix(s, "%"):
-		p, err := strconv.ParseFloat(strings.TrimSuffix(s, "%"), 64)
-		if err != nil || !(p > 0 && p <= 100) {
-			return o, usagef("--expert-ram is %q, want a share over 0%% and up to 100%%", s)
-		}
-		o.ExpertRAM.Percent = p
-	default:
-		if o.ExpertRAM.Bytes, err = parseSize(s); err != nil {
-			return o, usagef("--expert-ram: %w", err)
-		}
-		if o.ExpertRAM.Bytes == 0 {
-			return o, usagef("--expert-ram is 0, want a size, a share or min")
+	if s := c.String("expert-ram"); s != "" {
+		if o.ExpertRAM, err = parseExpertRAM(s); err != nil {
+			return o, err
 		}
 	}
-	switch s := c.String("lookahead"); s {
-	case "auto":
-		o.Lookahead = engine.LookaheadAuto
-	case "0", "1", "2":
-		o.Lookahead = int(s[0] - '0')
-	default:
-		return o, usagef("--lookahead is %q, want auto, 0, 1 or 2", s)
+	if o.Lookahead, err = parseLookahead(c.String("lookahead")); err != nil {
+		return o, err
 	}
 	o.Store, o.Dense, o.Mirror = c.String("store"), c.String("dense"), c.String("mirror")
 	if dir := cacheDir(e); dir != "" {
