@@ -27,6 +27,7 @@ type Budget struct {
 	Dense     int64 // dense weights
 	KV        int64 // one sequence's cache
 	Work      int64 // activations of one pass
+	Predictor int64 // matrices that guess experts
 	Arena     int64 // expert slots, alignment included
 	ArenaMin  int64 // the smallest working set
 	ArenaMost int64 // a slot for every expert, or what the user fixed
@@ -35,7 +36,7 @@ type Budget struct {
 }
 
 // fixed is everything but the arena.
-func (b Budget) fixed() int64 { return b.Runtime + b.Dense + b.KV + b.Work }
+func (b Budget) fixed() int64 { return b.Runtime + b.Dense + b.KV + b.Work + b.Predictor }
 
 // Least is the smallest budget that this model and context can have.
 func (b Budget) Least() int64 { return b.fixed() + mapped(b.ArenaMin) }
@@ -69,8 +70,8 @@ func (b *Budget) decide(want ExpertBudget, slots func(n int) int64) error {
 	}
 	arena := max(b.Arena, b.ArenaMin)
 	if need := b.fixed() + mapped(arena); b.RAM > 0 && (need > b.RAM || b.Arena < b.ArenaMin) {
-		return fmt.Errorf("RAM budget of %d bytes %w: dense weights %d, context %d, work space %d, runtime %d and the expert arena %d bytes make %d bytes",
-			b.RAM, ErrDoesNotFit, b.Dense, b.KV, b.Work, b.Runtime, mapped(arena), need)
+		return fmt.Errorf("RAM budget of %d bytes %w: dense weights %d, context %d, work space %d, runtime %d, predictor %d and the expert arena %d bytes make %d bytes",
+			b.RAM, ErrDoesNotFit, b.Dense, b.KV, b.Work, b.Runtime, b.Predictor, mapped(arena), need)
 	}
 	return nil
 }

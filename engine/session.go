@@ -70,9 +70,12 @@ func (s *Session) SetLookahead(n int) error {
 	p := &s.pipes[n+1]
 	if *p == nil {
 		c := e.model.Config()
-		var err error
+		pred, err := e.newPredictor()
+		if err != nil {
+			return err
+		}
 		*p, err = prefetch.New(prefetch.Options{
-			Cache: prefetch.Over(e.cache), Predictor: new(router.GateAhead), Layers: c.Layers, Experts: c.Experts, TopK: c.TopK,
+			Cache: prefetch.Over(e.cache), Predictor: pred, Layers: c.Layers, Experts: c.Experts, TopK: c.TopK,
 			Depth: depth, Auto: auto, Cap: guessCap(e.budget.Slots, c.TopK, depth, c.Experts), Log: e.log,
 		})
 		if err != nil {

@@ -41,7 +41,8 @@ type Stats struct {
 	Dense              string  `json:"dense"`       // "ram", or "mmap": in the page cache, outside the budget
 	DenseBytes         int64   `json:"dense_bytes"` // with "ram", alignment included
 	KVBytes            int64   `json:"kv_bytes"`
-	WorkBytes          int64   `json:"work_bytes"`    // set aside for the activations of one pass
+	WorkBytes          int64   `json:"work_bytes"` // set aside for the activations of one pass
+	PredictorBytes     int64   `json:"predictor_bytes"`
 	RuntimeBytes       int64   `json:"runtime_bytes"` // set aside for the Go runtime and small tables
 	ExpertBytes        int64   `json:"expert_bytes"`  // of the slots that there are now
 	ExpertSlots        int     `json:"expert_slots"`
@@ -186,7 +187,7 @@ func (m *Meter) end() Stats {
 		KVType: e.opt.KeyType.String() + "/" + e.opt.ValType.String(), Threads: e.opt.Threads, Exact: e.opt.Exact,
 		PromptTokens: m.prompts, PredictedTokens: m.predicted, PromptMS: ms(m.prompt.Sub(m.start)), PredictedMS: ms(end.Sub(m.prompt)),
 		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: plan.RAM, Governor: gov, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
-		Dense: e.opt.Dense, DenseBytes: plan.Dense, KVBytes: plan.KV, WorkBytes: plan.Work, RuntimeBytes: plan.Runtime + pageTables(plan.Arena),
+		Dense: e.opt.Dense, DenseBytes: plan.Dense, KVBytes: plan.KV, WorkBytes: plan.Work, PredictorBytes: plan.Predictor, RuntimeBytes: plan.Runtime + pageTables(plan.Arena),
 		ExpertBytes: plan.Arena, ExpertSlots: plan.Slots, ExpertsTotal: plan.Experts, Store: e.store,
 	}
 	if st.Dense == "mmap" {
@@ -227,6 +228,7 @@ func (m *Meter) end() Stats {
 		st.decodeRate = float64(b.DemandBytes+b.GuessBytes+b.PreloadBytes-d.DemandBytes-d.GuessBytes-d.PreloadBytes) / busy.Seconds()
 	}
 	st.Prefetch = now.pipe.Since(m.before.pipe)
+	st.Prefetch.Predictor, st.Prefetch.Ignored = e.guesser.name, e.guesser.ignored
 	if m.idle {
 		st.Prefetch.Depth, st.Prefetch.DisabledReason = 0, "all experts resident"
 	}

@@ -290,20 +290,21 @@ func (m *Model) routed(ctx context.Context, i, ahead, want int, src Source) erro
 		ahead = max(ahead-1, 0)
 	}
 	e.RMSNorm(w.h, w.x, l.ffnNorm, c.Eps)
-	for k := range ahead {
-		norm := m.layers[i+1+k].ffnNorm
-		if l.guess[k] != nil {
-			norm = m.unit
-		}
-		e.RMSNorm(w.guess[k], w.x, norm, c.Eps)
-	}
 	e.MatMul(w.scores[0], l.router, w.h)
+	var plain compute.Tensor // the residual with the unit norm, once for all distances
 	for k := range ahead {
-		by := m.layers[i+1+k].router
+		norm, by, in := m.layers[i+1+k].ffnNorm, m.layers[i+1+k].router, w.guess[k]
 		if l.guess[k] != nil {
-			by = l.guess[k]
+			norm, by = m.unit, l.guess[k]
+			if plain != nil {
+				norm, in = nil, plain
+			}
+			plain = in
 		}
-		e.MatMul(w.scores[k+1], by, w.guess[k])
+		if norm != nil {
+			e.RMSNorm(in, w.x, norm, c.Eps)
+		}
+		e.MatMul(w.scores[k+1], by, in)
 	}
 	for k := range ahead + 1 {
 		e.Read(w.hostScores[k], w.scores[k])

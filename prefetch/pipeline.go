@@ -56,7 +56,6 @@ type Options struct {
 	// worth its price; without it every guess is asked for.
 	Auto bool
 
-	Name           string       // of the predictor, for Stats
 	DisabledReason string       // what Stats gives for depth 0; "" means "lookahead 0"
 	Log            *slog.Logger // nil: silent
 }

@@ -15,7 +15,8 @@ type counts struct {
 // is settled or its guess is taken back: Issued = Used + Wasted + Cancelled + Dropped + those still open.
 type Stats struct {
 	Depth     int    `json:"depth"`     // layers ahead
-	Predictor string `json:"predictor"` // which one guesses, by the name in Options
+	Predictor string `json:"predictor"` // which one guesses, and why not a better one; whoever made it fills these in
+	Ignored   string `json:"predictor_ignored,omitempty"`
 
 	Issued int64 `json:"issued"` // reads queued on a guess: the expert was absent, and the cache had a slot
 	Used   int64 `json:"used"`   // the router chose the expert, and it was resident or in flight when needed
@@ -72,7 +73,7 @@ func (s Stats) Since(old Stats) Stats {
 		a.hits[i] -= b.hits[i]
 		a.truths[i] -= b.truths[i]
 	}
-	return a.stats(s.Depth, s.Predictor, s.DisabledReason)
+	return a.stats(s.Depth, s.DisabledReason)
 }
 
 // Stats returns the score so far.
@@ -87,11 +88,11 @@ func (p *Pipeline) Stats() Stats {
 	if p.ctl != nil {
 		depth, reason = p.ctl.best, p.ctl.reason()
 	}
-	return p.n.stats(depth, p.o.Name, reason)
+	return p.n.stats(depth, reason)
 }
 
-func (n counts) stats(depth int, predictor, reason string) Stats {
-	return Stats{Depth: depth, Predictor: predictor, Issued: n.issued, Used: n.used, Late: n.late, Wasted: n.wasted, Cancelled: n.cancelled,
+func (n counts) stats(depth int, reason string) Stats {
+	return Stats{Depth: depth, Issued: n.issued, Used: n.used, Late: n.late, Wasted: n.wasted, Cancelled: n.cancelled,
 		Dropped: n.dropped, Revived: n.revived, Refused: n.refused, Unworth: n.unworth,
 		Recall1: share(n.hits[0], n.truths[0]), Recall2: share(n.hits[1], n.truths[1]), Unscored: n.unscored,
 		NeededResident: n.needed[tiers.Resident], NeededInFlight: n.needed[tiers.Queued] + n.needed[tiers.InFlight], NeededAbsent: n.needed[tiers.Absent],
