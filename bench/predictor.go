@@ -117,6 +117,9 @@ func predictorRun(ctx context.Context, o engine.Options, c PredictorConfig) (*Pr
 			s.Reset()
 			seq = line.Seq
 		}
+		if line.Pos < s.Pos() { // a conversation went back to a common beginning
+			s.Truncate(line.Pos)
+		}
 		if s.Pos() >= e.Options().Context {
 			continue
 		}

@@ -158,7 +158,13 @@ func (s *Session) forward(ctx context.Context, tokens []int32, mode model.Logits
 		if s.pipe != nil {
 			s.pipe.Reset() // no layer will come to settle its guesses, and they hold slots
 		}
+		if t := s.tracer(); t != nil {
+			t.drop()
+		}
 		return err
+	}
+	if t := s.tracer(); t != nil {
+		t.pass(tokens, len(s.tokens))
 	}
 	s.tokens = append(s.tokens, tokens...)
 	return nil
@@ -175,7 +181,18 @@ func (s *Session) Truncate(n int) {
 	s.truncate(n)
 }
 
+// tracer records, or is nil.
+func (s *Session) tracer() *tracer {
+	if src, ok := s.src.(*source); ok {
+		return src.trace
+	}
+	return nil
+}
+
 func (s *Session) truncate(n int) {
+	if t := s.tracer(); t != nil && n == 0 && len(s.tokens) > 0 {
+		t.seq++
+	}
 	s.tokens = slices.Delete(s.tokens, n, len(s.tokens))
 	s.state.Truncate(n)
 }

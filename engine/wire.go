@@ -21,6 +21,7 @@ type source struct {
 	always bool // guess even when there is nothing to read
 	free   []*request
 	rec    func(layer int, choices []int32) // routing listener, or nil
+	trace  *tracer                          // recorder, or nil
 	heat   *heat                            // counts uses, or nil
 	topK   int
 }
@@ -53,6 +54,9 @@ func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32,
 	}
 	if s.heat != nil {
 		s.heat.use(layer, choices, s.topK)
+	}
+	if s.trace != nil {
+		s.trace.layer(layer, choices, scores, s.pipe.Guesses, s.ahead)
 	}
 	s.pipe.Settle(layer, experts, choices, scores)
 	q, err := s.cache.Begin(layer, experts)

@@ -229,6 +229,9 @@ func (p *Pipeline) predict(at, target int, sig router.Signal) ([]int32, []float3
 		ids := p.o.Predictor.Predict(p.ids[:max(topK, p.o.Guesses)], at, target, sig)
 		pad(g.ids, copy(g.ids, ids))
 		ids = ids[:min(len(ids), p.o.Guesses)]
+		if p.ctl == nil { // nobody asks for a price
+			return ids, nil
+		}
 		margins, odds := p.margin[:len(ids)], p.odds[:len(ids)]
 		p.o.Predictor.Margins(margins, ids, at, target, sig)
 		c := &p.price.chance[target-at-1]
@@ -416,7 +419,7 @@ func (p *Pipeline) clock(layer int, single bool) {
 		p.price.since, p.price.begun = time.Time{}, time.Time{}
 		return
 	}
-	if p.o.Depth == 0 {
+	if p.ctl == nil {
 		return
 	}
 	now := time.Now()
@@ -424,7 +427,7 @@ func (p *Pipeline) clock(layer int, single bool) {
 	switch {
 	case layer == p.first:
 		p.begun = now
-	case layer == p.o.Layers-1 && p.ctl != nil && !p.begun.IsZero():
+	case layer == p.o.Layers-1 && !p.begun.IsZero():
 		p.ctl.took(now.Sub(p.begun))
 		p.begun = time.Time{}
 	}
