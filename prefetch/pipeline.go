@@ -19,6 +19,9 @@ type Cache interface {
 	// for and those already there until the layer is settled, and returns how many reads it queued. Where no slot can be
 	// had without taking a leased, pinned or guessed expert, it leaves the expert Absent.
 	Prefetch(layer int, experts []int32) int
+	// PrefetchOver is Prefetch for one guess with its chance of coming true: no expert has to go for it that is likelier to
+	// be used.
+	PrefetchOver(layer int, expert int32, chance float32) int
 	// Withdraw takes back the guess of an expert: it loses its protection, and its read is cancelled if it has not begun.
 	Withdraw(layer int, expert int32)
 	// Settle ends the guesses of a layer, whose true experts are now known: the wrong ones are taken back, and all
@@ -229,9 +232,6 @@ func (p *Pipeline) predict(at, target int, sig router.Signal) ([]int32, []float3
 		ids := p.o.Predictor.Predict(p.ids[:max(topK, p.o.Guesses)], at, target, sig)
 		pad(g.ids, copy(g.ids, ids))
 		ids = ids[:min(len(ids), p.o.Guesses)]
-		if p.ctl == nil { // nobody asks for a price
-			return ids, nil
-		}
 		margins, odds := p.margin[:len(ids)], p.odds[:len(ids)]
 		p.o.Predictor.Margins(margins, ids, at, target, sig)
 		c := &p.price.chance[target-at-1]
@@ -335,7 +335,13 @@ func (p *Pipeline) issue(at int) {
 				}
 				continue
 			}
-			if p.o.Cache.Prefetch(layer, a.list[i:i+1]) == 0 {
+			n := 0
+			if len(a.worth) > 0 {
+				n = p.o.Cache.PrefetchOver(layer, e, a.worth[i])
+			} else {
+				n = p.o.Cache.Prefetch(layer, a.list[i:i+1])
+			}
+			if n == 0 {
 				if p.o.Cache.State(layer, e) == tiers.Absent {
 					if a.flags[e]&refused == 0 {
 						a.flags[e] |= refused
