@@ -162,6 +162,7 @@ func New(o Options) (*Pipeline, error) {
 	}
 	p := &Pipeline{o: o, layers: make([]ahead, o.Layers), ring: make([][MaxDepth]guessed, o.Depth+1),
 		ids: make([]int32, max(o.TopK, o.Cap)), stale: make([]int32, 0, o.Cap), before: make([]tiers.State, o.Experts), first: o.Layers}
+	p.price.least = firstChance
 	p.margin, p.odds = make([]float32, len(p.ids)), make([]float32, len(p.ids))
 	if o.Auto && o.Depth > 0 {
 		p.ctl = newControl(o.Depth)
@@ -399,6 +400,7 @@ func (p *Pipeline) Settle(layer int, needed, rows []int32, scores []float32) {
 			p.n.dropped++
 		case f&issued != 0:
 			p.n.used++
+			p.price.came(true)
 			if s != tiers.Resident {
 				p.n.late++
 			}
@@ -456,6 +458,7 @@ func (p *Pipeline) takeBack(layer int, keep []int32) {
 		a.flags[e] &^= issued
 		if !p.gone(layer, e, p.before[i]) {
 			p.n.wasted++
+			p.price.came(false)
 			a.flags[e] |= idle
 		}
 	}
