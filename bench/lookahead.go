@@ -23,6 +23,7 @@ import (
 type LookaheadConfig struct {
 	Engine    engine.Options // without Lookahead and ExpertRAM
 	Lookahead []int          // settings, engine.LookaheadAuto among them perhaps
+	Refine    bool           // each setting but 0 a second time, with guesses refined from a layer's output
 	Arenas    []engine.ExpertBudget
 	Decode    int    // steps of a timed block
 	Depth     int    // tokens before it; at least 1
@@ -106,12 +107,21 @@ type LookaheadRun struct {
 	Stats  engine.Stats `json:"stats"`
 }
 
-// SettingName is a lookahead setting as the command line has it.
-func SettingName(n int) string {
-	if n == engine.LookaheadAuto {
-		return "auto"
+// setting is what is compared.
+type setting struct {
+	ahead  int
+	refine bool
+}
+
+func (s setting) String() string {
+	name := fmt.Sprint(s.ahead)
+	if s.ahead == engine.LookaheadAuto {
+		name = "auto"
 	}
-	return fmt.Sprint(n)
+	if s.refine {
+		name += " refined"
+	}
+	return name
 }
 
 // errLogits says that a setting changed a result.
@@ -125,6 +135,7 @@ type lookaheads struct {
 	size []int64 // of each arena
 	keep []byte  // logits of a block, float32 little-endian
 	rows [][]float32
+	list []setting
 }
 
 // Lookaheads measures. Different logits are an error that comes with the report.
@@ -133,7 +144,7 @@ func Lookaheads(ctx context.Context, c LookaheadConfig) (*LookaheadReport, error
 		return nil, err
 	}
 	o := c.Engine
-	o.Lookahead, o.ExpertRAM = engine.LookaheadAuto, largest(c.Arenas)
+	o.Lookahead, o.ExpertRAM, o.Refine = engine.LookaheadAuto, largest(c.Arenas), false
 	if need := c.Depth + max(c.Decode, c.Warm); o.Context == 0 {
 		o.Context = need
 	} else if o.Context < need {
@@ -153,6 +164,14 @@ func Lookaheads(ctx context.Context, c LookaheadConfig) (*LookaheadReport, error
 		return nil, fmt.Errorf("%s: the model has no routed experts to predict", e.Options().Path)
 	}
 	r := &lookaheads{c: c, e: e, s: s, size: make([]int64, len(c.Arenas))}
+	for _, n := range c.Lookahead {
+		r.list = append(r.list, setting{n, false})
+	}
+	for _, n := range c.Lookahead {
+		if c.Refine && n != 0 {
+			r.list = append(r.list, setting{n, true})
+		}
+	}
 	order := make([]int, len(c.Arenas))
 	for i, a := range c.Arenas {
 		order[i] = i
@@ -250,14 +269,14 @@ func (r *lookaheads) arena(ctx context.Context, i int, first bool) (*LookaheadAr
 	r.s.Truncate(c.Depth)
 	state := r.e.Residents()
 	a := &LookaheadArena{Bytes: r.size[i], Total: r.e.Budget().Experts}
-	a.Cells = make([]LookaheadCell, len(c.Lookahead))
+	a.Cells = make([]LookaheadCell, len(r.list))
 	var wrong error
 	for round := range c.Rounds {
 		ids := r.tokens(c.Decode, 2, round)
 		hash := ""
-		for k := range c.Lookahead {
-			at := (k + round) % len(c.Lookahead)
-			run, err := r.block(ctx, state, c.Lookahead[at], ids)
+		for k := range r.list {
+			at := (k + round) % len(r.list)
+			run, err := r.block(ctx, state, r.list[at], ids)
 			if err != nil {
 				return nil, err
 			}
@@ -270,7 +289,7 @@ func (r *lookaheads) arena(ctx context.Context, i int, first bool) (*LookaheadAr
 			x := &a.Cells[at]
 			x.Runs = append(x.Runs, *run)
 			if c.Progress != nil {
-				c.Progress(fmt.Sprintf("%d of %d slots, round %d, lookahead %s: %.2f tokens/s", a.Slots, a.Total, round+1, SettingName(c.Lookahead[at]), run.Rate))
+				c.Progress(fmt.Sprintf("%d of %d slots, round %d, lookahead %s: %.2f tokens/s", a.Slots, a.Total, round+1, r.list[at], run.Rate))
 			}
 		}
 		a.Hashes = append(a.Hashes, hash)
@@ -281,17 +300,17 @@ func (r *lookaheads) arena(ctx context.Context, i int, first bool) (*LookaheadAr
 		if off >= 0 {
 			base = a.Cells[off].Runs
 		}
-		a.Cells[k].sum(SettingName(c.Lookahead[k]), base, c.Decode)
+		a.Cells[k].sum(r.list[k].String(), base, c.Decode)
 	}
 	return a, wrong
 }
 
 // block restores the cache and times the decoding of some tokens.
-func (r *lookaheads) block(ctx context.Context, state [][]int32, setting int, ids []int32) (*LookaheadRun, error) {
+func (r *lookaheads) block(ctx context.Context, state [][]int32, set setting, ids []int32) (*LookaheadRun, error) {
 	if err := r.e.Restore(ctx, state); err != nil {
 		return nil, err
 	}
-	if err := r.s.SetLookahead(setting); err != nil {
+	if err := errors.Join(r.s.SetLookahead(set.ahead), r.s.SetRefine(set.refine)); err != nil {
 		return nil, err
 	}
 	r.s.Truncate(r.c.Depth)

@@ -15,7 +15,7 @@ import (
 
 func TestLookaheads(t *testing.T) {
 	c := LookaheadConfig{Engine: engine.Options{Path: "../testdata/tiny-moe-Q4_K.gguf", Threads: 2}, Lookahead: []int{0, 1, 2, engine.LookaheadAuto},
-		Arenas: []engine.ExpertBudget{{Percent: 60}, {Percent: 25}, {Percent: 100}}, Decode: 6, Rounds: 3, Warm: 8, Label: "a label"}
+		Arenas: []engine.ExpertBudget{{Percent: 60}, {Percent: 25}, {Percent: 100}}, Decode: 6, Rounds: 3, Warm: 8, Label: "a label", Refine: true}
 	r, err := Lookaheads(context.Background(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -24,21 +24,21 @@ func TestLookaheads(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	for i, a := range r.Arenas {
-		if i > 0 && a.Bytes <= r.Arenas[i-1].Bytes || len(a.Cells) != 4 || len(a.Hashes) != 3 || a.Hashes[0] == a.Hashes[1] || a.Total != 256 {
+		if i > 0 && a.Bytes <= r.Arenas[i-1].Bytes || len(a.Cells) != 7 || len(a.Hashes) != 3 || a.Hashes[0] == a.Hashes[1] || a.Total != 256 {
 			t.Errorf("arena %d: %+v", i, a)
 		}
 		if want := []int{64, 153, 256}[i]; a.Slots != want {
 			t.Errorf("arena %d: %d slots, want %d", i, a.Slots, want)
 		}
 		for k, x := range a.Cells {
-			if x.Setting != []string{"0", "1", "2", "auto"}[k] || len(x.Runs) != 3 || x.Rate.Median <= 0 || x.OverOff.Median <= 0 {
+			if x.Setting != []string{"0", "1", "2", "auto", "1 refined", "2 refined", "auto refined"}[k] || len(x.Runs) != 3 || x.Rate.Median <= 0 || x.OverOff.Median <= 0 {
 				t.Errorf("arena %d, setting %s: %+v", i, x.Setting, x)
 			}
 			full := i == 2
 			if full != (x.HitRate == 1) || full != (x.BytesRead == 0) {
 				t.Errorf("arena %d, setting %s: hit rate %g, %g bytes a token", i, x.Setting, x.HitRate, x.BytesRead)
 			}
-			if guesses := !full && x.Setting != "0"; x.Setting != "auto" && guesses != (x.Recall1 > 0.5) || (x.Setting == "0" || full) && x.Used != 0 || x.Used > 1 || x.Hidden.Max > 1 {
+			if guesses := !full && x.Setting != "0"; !strings.HasPrefix(x.Setting, "auto") && guesses != (x.Recall1 > 0.5) || (x.Setting == "0" || full) && x.Used != 0 || x.Used > 1 || x.Hidden.Max > 1 {
 				t.Errorf("arena %d, setting %s: recall %g, used %g, hidden %+v", i, x.Setting, x.Recall1, x.Used, x.Hidden)
 			}
 			for n, run := range x.Runs {
@@ -46,6 +46,9 @@ func TestLookaheads(t *testing.T) {
 					t.Errorf("arena %d, setting %s, round %d: hash %s, want %s", i, x.Setting, n, run.Hash, a.Hashes[n])
 				}
 			}
+		}
+		if i < 2 && a.Cells[4].Recall1 <= a.Cells[1].Recall1 {
+			t.Errorf("arena %d: recall %g refined, %g plain", i, a.Cells[4].Recall1, a.Cells[1].Recall1)
 		}
 		// Every block of a round began with the same experts: what nobody guessed for was needed of the disk alike.
 		if off := a.Cells[0].Runs; i < 2 && (off[0].Stats.Touches != off[1].Stats.Touches || off[0].Stats.Misses == 0) {
@@ -69,8 +72,8 @@ func TestLookaheads(t *testing.T) {
 			circles++
 		}
 	}
-	if circles != 3*3*4 {
-		t.Errorf("%d points drawn, want 36", circles)
+	if circles != 3*3*7 {
+		t.Errorf("%d points drawn, want 63", circles)
 	}
 }
 

@@ -59,6 +59,9 @@ func TestFittedPredictor(t *testing.T) {
 	if st := hashRun(t, Options{ExpertRAM: arena, Lookahead: 2, PredictorDir: dir, Predictor: "gate-ahead"}); st.Prefetch.Predictor != "gate-ahead" || st.LogitsSHA256 != plain.LogitsSHA256 {
 		t.Errorf("asked for gate-ahead: %+v", st.Prefetch)
 	}
+	if st := hashRun(t, Options{ExpertRAM: arena, Lookahead: 2, Refine: true}); st.Prefetch.Recall1 <= plain.Prefetch.Recall1 || st.LogitsSHA256 != plain.LogitsSHA256 {
+		t.Errorf("refined: %+v, plain %+v", st.Prefetch, plain.Prefetch)
+	}
 	if st := hashRun(t, Options{ExpertRAM: arena, Lookahead: 0, PredictorDir: dir}); st.Prefetch.Predictor != "" || st.PredictorBytes != 0 {
 		t.Errorf("lookahead 0: %+v, %d bytes", st.Prefetch, st.PredictorBytes)
 	}
@@ -90,6 +93,15 @@ func TestFittedPredictor(t *testing.T) {
 		if _, err := Open(Options{Path: tinyMoE, Context: 64, ExpertRAM: arena, Lookahead: 2, PredictorDir: dir, Predictor: "fitted"}); !errors.Is(err, ErrProfile) {
 			t.Errorf("%s, asked for fitted: %v", c.name, err)
 		}
+	}
+	e := mustOpen(t, Options{Path: tinyMoE, Context: 64, ExpertRAM: arena, Lookahead: 2, Predictor: "gate-ahead"})
+	if err := os.WriteFile(path, good, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	e.guesser.fitted = make([]fittedMap, 1)
+	e.opt.Refine = true
+	if _, err := e.NewSession(); !errors.Is(err, ErrUsage) {
+		t.Errorf("a fitted predictor was to refine: %v", err)
 	}
 	for _, o := range []Options{{Predictor: "fitted"}, {Predictor: "best"}, {Reserve: -1}} {
 		o.Path, o.Context, o.Lookahead = tinyMoE, 64, 2

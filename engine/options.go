@@ -55,6 +55,8 @@ type Options struct {
 	// Predictor says who guesses: "gate-ahead", the next layers' own routers; "fitted", the maps of PredictorDir, which must
 	// be there; "auto" or "", these if they are there and fit the model.
 	Predictor string
+	// Refine guesses the next layer a second time, from a layer's output (Session.SetRefine).
+	Refine bool
 	// Reserve is what the caller needs of the RAM budget for itself.
 	Reserve int64
 	// SumsDir is the folder with the experts' checksums; each first read of an expert is compared with them. Empty: no

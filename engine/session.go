@@ -40,6 +40,10 @@ func (e *Engine) NewSession() (*Session, error) {
 	src := newSource(e.cache, e.shapes, rules, e.opt.GuessAlways)
 	src.heat, src.topK = e.heat, c.TopK
 	s.src = src
+	if err := s.SetRefine(e.opt.Refine); err != nil {
+		st.Free()
+		return nil, err
+	}
 	n := e.opt.Lookahead
 	if e.opt.auto {
 		n = LookaheadAuto
@@ -86,6 +90,18 @@ func (s *Session) SetLookahead(n int) error {
 		s.pipe.Reset()
 	}
 	s.pipe, src.pipe, src.ahead = *p, *p, depth
+	return nil
+}
+
+// SetRefine turns second hints on or off, which are made of a layer's output: better guesses of the next layer, later. Fitted
+// maps are of another signal: with them it is refused.
+func (s *Session) SetRefine(on bool) error {
+	if on && s.e.guesser.fitted != nil {
+		return fmt.Errorf("%w: the fitted predictor has no maps of a layer's output, so it cannot refine a guess", ErrUsage)
+	}
+	if src, ok := s.src.(*source); ok {
+		src.refine = on
+	}
 	return nil
 }
 

@@ -18,6 +18,7 @@ type source struct {
 	shapes []expertShape  // by layer
 	rules  []*router.Rule // by layer
 	ahead  int
+	refine bool // a second hint, from the layer's output
 	always bool // guess even when there is nothing to read
 	free   []*request
 	rec    func(layer int, choices []int32) // routing listener, or nil
@@ -41,6 +42,9 @@ func (s *source) Lookahead(rows int) int {
 	}
 	return s.pipe.Depth(rows)
 }
+
+// Refine is part of model.Refiner.
+func (s *source) Refine() bool { return s.refine }
 
 // Hint is part of model.Source.
 func (s *source) Hint(at, target int, scores []float32, rows int) {

@@ -350,6 +350,26 @@ func (m *Model) routed(ctx context.Context, i, ahead, want int, src Source) erro
 	}
 	e.WeightedSum(w.x, w.parts, w.index, w.weights, c.TopK)
 	e.OnDone(req)
+	if r, ok := src.(Refiner); ok && ahead > 0 && rows == 1 && r.Refine() {
+		return m.refine(i, src)
+	}
+	return nil
+}
+
+// refine offers a second guess about the next layer, made of the layer's output.
+func (m *Model) refine(i int, src Source) error {
+	w, e := m.work, m.work.enc
+	norm, by := m.layers[i+1].ffnNorm, m.layers[i+1].router
+	if g := m.layers[i].guess[0]; g != nil {
+		norm, by = m.unit, g
+	}
+	e.RMSNorm(w.guess[0], w.x, norm, m.cfg.Eps)
+	e.MatMul(w.scores[1], by, w.guess[0])
+	e.Read(w.hostScores[1], w.scores[1])
+	if err := e.Submit(); err != nil {
+		return err
+	}
+	src.Hint(i, i+1, w.hostScores[1], 1)
 	return nil
 }
 

@@ -51,6 +51,7 @@ func modelFlags() []cli.Flag {
 		&cli.StringFlag{Name: "expert-ram", Usage: "expert arena alone: `SIZE`, PERCENT% of the experts, or min (the smallest working set)"},
 		&cli.StringFlag{Name: "lookahead", Value: "auto", Usage: "layers whose experts are predicted ahead: auto, 0, 1 or 2"},
 		&cli.StringFlag{Name: "predictor-kind", Value: "auto", Usage: "who predicts them: gate-ahead, fitted (terrace calibrate --predictor makes it) or auto, the fitted one if there is one"},
+		&cli.BoolFlag{Name: "refine", Usage: "predict the next layer a second time, from a layer's output: better, later, and a wait more for each layer (not with a fitted predictor)"},
 		&cli.StringFlag{Name: "store", Value: "auto", Usage: "how experts are read: auto, uring, pread or mmap"},
 		&cli.StringFlag{Name: "dense", Value: "ram", Usage: "dense weights: ram (read at the start) or mmap (left to the page cache, for machines where they do not fit; slower)"},
 		&cli.StringFlag{Name: "mirror", Usage: "second copy of the model on another disk, `PATH` of the file or its folder, whole or in part: shares the reads"},
@@ -137,7 +138,7 @@ func engineOptions(c *cli.Context, e env) (engine.Options, error) {
 		return o, err
 	}
 	o.Store, o.Dense, o.Mirror = c.String("store"), c.String("dense"), c.String("mirror")
-	o.Predictor = c.String("predictor-kind")
+	o.Predictor, o.Refine = c.String("predictor-kind"), c.Bool("refine")
 	if dir := cacheDir(e); dir != "" {
 		o.Profile, o.PredictorDir = filepath.Join(dir, "machine.json"), dir
 	}

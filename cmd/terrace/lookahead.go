@@ -67,7 +67,7 @@ func parseLookahead(s string) (int, error) {
 }
 
 func lookaheadConfig(c *cli.Context, e env) (cfg bench.LookaheadConfig, err error) {
-	cfg = bench.LookaheadConfig{Decode: c.Int("decode"), Depth: c.Int("depth"), Rounds: c.Int("rounds"), Warm: c.Int("warm"), Label: c.String("label")}
+	cfg = bench.LookaheadConfig{Decode: c.Int("decode"), Depth: c.Int("depth"), Rounds: c.Int("rounds"), Warm: c.Int("warm"), Refine: c.Bool("refine"), Label: c.String("label")}
 	if c.IsSet("reps") {
 		return cfg, usagef("--reps is for a single setting; lists have --rounds")
 	}
