@@ -13,6 +13,7 @@ import (
 	"terrace/compute"
 	"terrace/gguf"
 	"terrace/internal/host"
+	"terrace/model"
 	"terrace/quant"
 	"terrace/router"
 )
@@ -152,6 +153,27 @@ func (e *Engine) coarseRouter(layer int) (compute.Matrix, error) {
 		return m, fmt.Errorf("%s: the router of layer %d: %w", e.opt.Path, layer, err)
 	}
 	return m, nil
+}
+
+// HasPredictor says that there is a fitted predictor for the model at o.Path that fits it.
+func HasPredictor(o Options) bool {
+	if o.PredictorDir == "" {
+		return false
+	}
+	f, err := gguf.Open(o.Path)
+	if err != nil {
+		return false
+	}
+	m, err := model.Load(f, model.Options{})
+	if err != nil {
+		return false
+	}
+	fp, err := f.Fingerprint()
+	if err != nil {
+		return false
+	}
+	_, err = readPredictor(predictorPath(o.PredictorDir, fp), fp, m.Config())
+	return err == nil
 }
 
 // SavePredictor keeps fitted maps of this model in the folder dir, where engines opened later find them, and returns the
