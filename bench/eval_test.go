@@ -140,8 +140,11 @@ func TestPredictor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rs) != 3 {
-		t.Fatalf("%d reports", len(rs))
+	if len(rs) != 5 || rs[0].Predictor != "" || rs[1].Predictor != "gate-ahead" || rs[4].Predictor != "gate-ahead, refined" {
+		t.Fatalf("%d reports: %+v", len(rs), rs)
+	}
+	if rs[3].Recall1 <= rs[1].Recall1 || rs[4].Recall2 != rs[2].Recall2 {
+		t.Errorf("refined: %v and %v, plain %v and %v", rs[3].Recall1, rs[4].Recall2, rs[1].Recall1, rs[2].Recall2)
 	}
 	ready := func(r *PredictorReport) float64 { return r.Resident + r.InFlight }
 	if rs[0].Recall1 != 0 || rs[1].Recall1 < 0.75 || rs[2].Recall2 < 0.65 || rs[2].Recall2 >= rs[2].Recall1 {

@@ -28,15 +28,16 @@ type PredictorReport struct {
 	InFlight float64 `json:"in_flight"`
 	Absent   float64 `json:"absent"`
 
-	Depth  int          `json:"depth"`
-	Slots  int          `json:"expert_slots"`
-	Total  int          `json:"experts_total"`
-	Store  string       `json:"store"`
-	Detail engine.Stats `json:"stats"`
+	Depth     int          `json:"depth"`
+	Predictor string       `json:"predictor"` // "gate-ahead", "gate-ahead, refined", "fitted"; "" at depth 0
+	Slots     int          `json:"expert_slots"`
+	Total     int          `json:"experts_total"`
+	Store     string       `json:"store"`
+	Detail    engine.Stats `json:"stats"`
 }
 
-// Predictor feeds the trace's tokens one at a time, as decoding would, and scores the guesses made on the way: once for each
-// depth up to the asked one, each from an empty arena of the same size.
+// Predictor feeds the trace's tokens one at a time, as decoding would, and scores the guesses made on the way: once without any
+// and once for each predictor and depth up to the asked one, each from an empty arena of the same size.
 func Predictor(ctx context.Context, c PredictorConfig) ([]*PredictorReport, error) {
 	most := c.Engine.Lookahead
 	if most == engine.LookaheadAuto {
@@ -46,16 +47,53 @@ func Predictor(ctx context.Context, c PredictorConfig) ([]*PredictorReport, erro
 		return nil, fmt.Errorf("%w: %d tokens of the trace, want at least 0", engine.ErrUsage, c.Tokens)
 	}
 	var rs []*PredictorReport
-	for depth := 0; depth <= most; depth++ {
-		o := c.Engine
-		o.Lookahead, o.GuessAlways = depth, true
+	run := func(o engine.Options, suffix string) error {
+		o.GuessAlways = true
 		r, err := predictorRun(ctx, o, c)
 		if err != nil {
-			return nil, err
+			return err
+		}
+		if r.Predictor = r.Detail.Prefetch.Predictor; r.Predictor != "" {
+			r.Predictor += suffix
 		}
 		rs = append(rs, r)
+		return nil
+	}
+	o := c.Engine
+	o.Lookahead, o.Refine = 0, false
+	if err := run(o, ""); err != nil {
+		return nil, err
+	}
+	for _, k := range predictorKinds(c.Engine) {
+		for depth := 1; depth <= most; depth++ {
+			o.Lookahead, o.Predictor, o.Refine = depth, k.predictor, k.refine
+			if err := run(o, k.suffix); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return rs, nil
+}
+
+type predictorKind struct {
+	predictor, suffix string
+	refine            bool
+}
+
+// predictorKinds are the ways of guessing that are compared: the one asked for, or all that there are.
+func predictorKinds(o engine.Options) []predictorKind {
+	gate, refined := predictorKind{"gate-ahead", "", false}, predictorKind{"gate-ahead", ", refined", true}
+	switch {
+	case o.Predictor == "fitted":
+		return []predictorKind{{"fitted", "", false}}
+	case o.Predictor == "gate-ahead" && o.Refine:
+		return []predictorKind{refined}
+	case o.Predictor == "gate-ahead":
+		return []predictorKind{gate}
+	case engine.HasPredictor(o):
+		return []predictorKind{gate, refined, {"fitted", "", false}}
+	}
+	return []predictorKind{gate, refined}
 }
 
 func predictorRun(ctx context.Context, o engine.Options, c PredictorConfig) (*PredictorReport, error) {
@@ -116,6 +154,9 @@ func predictorRun(ctx context.Context, o engine.Options, c PredictorConfig) (*Pr
 		if line.Seq != seq {
 			s.Reset()
 			seq = line.Seq
+		}
+		if line.Pos < s.Pos() { // a conversation went back to a common beginning
+			s.Truncate(line.Pos)
 		}
 		if s.Pos() >= e.Options().Context {
 			continue

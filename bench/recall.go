@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"terrace/engine"
+	"terrace/gguf"
 	"terrace/model"
+	"terrace/quant"
 	"terrace/router"
 )
 
@@ -57,7 +60,8 @@ type judge struct {
 	row     RecallRow
 	signal  engine.FitSignal
 	weights map[[2]int][]float32 // experts x embd
-	pred    *router.Linear
+	coarse  bool                 // weights and residual go through Q8_0, as they do when the engine guesses
+	pred    router.Predictor
 	chance  map[[2]int]*router.Chance
 	hits    [2][3]int
 	all     [2]int
@@ -105,20 +109,8 @@ func Recall(ctx context.Context, c RecallConfig) (*RecallReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Chances are learnt on the texts of the fit, then go on learning as they would live.
-	for _, part := range []struct {
-		texts [][]int32
-		count bool
-	}{{fit, false}, {held, true}} {
-		err := s.Scan(ctx, part.texts, func(seen []*model.Watched, rows int, first bool) error {
-			for _, j := range judges {
-				j.batch(e, seen, rows, part.count)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
+	if err := judgeTexts(ctx, e, s, judges, fit, held); err != nil {
+		return nil, err
 	}
 	for _, j := range judges {
 		rep.Rows = append(rep.Rows, j.result())
@@ -126,10 +118,47 @@ func Recall(ctx context.Context, c RecallConfig) (*RecallReport, error) {
 	return rep, nil
 }
 
-func makeJudges(ctx context.Context, e *engine.Engine, s *engine.Session, fit [][]int32, progress func(int, int)) ([]*judge, error) {
+// judgeTexts scores the judges on held-out texts. Chances are learnt on the texts of the fit, then go on learning as they
+// would live.
+func judgeTexts(ctx context.Context, e *engine.Engine, s *engine.Session, judges []*judge, fit, held [][]int32) error {
 	cfg := e.Model().Config()
+	n, k := cfg.Experts, cfg.TopK
+	choices := make([][]int32, cfg.Layers)
+	weights := make([]float32, k)
+	var sc router.Scratch
+	for _, part := range []struct {
+		texts [][]int32
+		count bool
+	}{{fit, false}, {held, true}} {
+		err := s.Scan(ctx, part.texts, func(seen []*model.Watched, rows int, first bool) error {
+			for l, w := range seen {
+				choices[l] = choices[l][:0]
+				if w == nil {
+					continue
+				}
+				choices[l] = slices.Grow(choices[l], rows*k)[:rows*k]
+				for r := range rows {
+					if err := e.Model().Rule(l).TopK(w.Scores[r*n:(r+1)*n], choices[l][r*k:(r+1)*k], weights, &sc); err != nil {
+						return fmt.Errorf("layer %d: %w", l, err)
+					}
+				}
+			}
+			for _, j := range judges {
+				j.batch(e, seen, choices, rows, part.count)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// routerMaps are the weights that gate-ahead multiplies with, by pair of layers.
+func routerMaps(e *engine.Engine) (map[[2]int][]float32, error) {
 	gate := map[[2]int][]float32{}
-	for l := range cfg.Layers {
+	for l := range e.Model().Config().Layers {
 		if e.Model().Rule(l) == nil {
 			continue
 		}
@@ -141,29 +170,83 @@ func makeJudges(ctx context.Context, e *engine.Engine, s *engine.Session, fit []
 			gate[[2]int{l - k, l}] = w
 		}
 	}
-	var out []*judge
-	add := func(signal, method string, which engine.FitSignal, maps []router.Map) error {
-		p, err := router.NewLinear(cfg.Layers, cfg.Experts, maps)
-		if err != nil {
-			return err
+	return gate, nil
+}
+
+// coarsened are weights after a way through Q8_0.
+func coarsened(weights map[[2]int][]float32) (map[[2]int][]float32, error) {
+	out := make(map[[2]int][]float32, len(weights))
+	for at, w := range weights {
+		out[at] = slices.Clone(w)
+		if err := throughQ8(out[at]); err != nil {
+			return nil, err
 		}
-		j := &judge{row: RecallRow{Signal: signal, Method: method}, signal: which, pred: p, weights: gate, chance: map[[2]int]*router.Chance{}}
-		if maps != nil {
-			j.weights = map[[2]int][]float32{}
-			for i := range maps {
-				j.weights[[2]int{maps[i].At, maps[i].Target}] = maps[i].State
-			}
-		}
-		out = append(out, j)
+	}
+	return out, nil
+}
+
+// throughQ8 encodes and decodes x where its length allows.
+func throughQ8(x []float32) error {
+	if len(x)%gguf.Q8_0.BlockSize() != 0 {
 		return nil
 	}
+	b := make([]byte, gguf.Q8_0.RowBytes(len(x)))
+	if err := quant.Encode(gguf.Q8_0, b, x); err != nil {
+		return err
+	}
+	return quant.Decode(gguf.Q8_0, x, b)
+}
+
+// newJudge makes a judge of maps, or of the routers ahead where maps is nil.
+func newJudge(e *engine.Engine, gate map[[2]int][]float32, signal, method string, which engine.FitSignal, maps []router.Map, coarse bool) (*judge, error) {
+	cfg := e.Model().Config()
+	p, err := router.NewLinear(cfg.Layers, cfg.Experts, maps)
+	if err != nil {
+		return nil, err
+	}
+	j := &judge{row: RecallRow{Signal: signal, Method: method}, signal: which, pred: p, weights: gate, coarse: coarse, chance: map[[2]int]*router.Chance{}}
+	if maps != nil {
+		j.weights = map[[2]int][]float32{}
+		for i := range maps {
+			j.weights[[2]int{maps[i].At, maps[i].Target}] = maps[i].State
+		}
+	}
+	if coarse {
+		j.weights, err = coarsened(j.weights)
+	}
+	return j, err
+}
+
+func makeJudges(ctx context.Context, e *engine.Engine, s *engine.Session, fit [][]int32, progress func(int, int)) ([]*judge, error) {
+	cfg := e.Model().Config()
+	gate, err := routerMaps(e)
+	if err != nil {
+		return nil, err
+	}
+	var out []*judge
+	add := func(signal, method string, which engine.FitSignal, maps []router.Map, coarse bool) error {
+		j, err := newJudge(e, gate, signal, method, which, maps, coarse)
+		out = append(out, j)
+		return err
+	}
+	prior := func(signal, method string, which engine.FitSignal, gateAhead, last, pairs float32) {
+		out = append(out, &judge{row: RecallRow{Signal: signal, Method: method}, signal: which, weights: gate, chance: map[[2]int]*router.Chance{},
+			pred: router.NewPrior(cfg.Layers, cfg.Experts, gateAhead, last, pairs)})
+	}
+	prior("none", "the previous token's scores", engine.AfterAttention, 0, 1, 0)
+	prior("none", "experts chosen together", engine.AfterAttention, 0, 0, 1)
+	prior("none", "both", engine.AfterAttention, 0, 1, 1)
 	for _, sig := range []struct {
 		name  string
 		which engine.FitSignal
 	}{{"before attention", engine.BeforeAttention}, {"after attention", engine.AfterAttention}, {"output of the layer", engine.LayerOutput}} {
-		if err := add(sig.name, "gate-ahead", sig.which, nil); err != nil {
+		if err := add(sig.name, "gate-ahead", sig.which, nil, false); err != nil {
 			return nil, err
 		}
+		if err := add(sig.name, "gate-ahead, Q8_0", sig.which, nil, true); err != nil {
+			return nil, err
+		}
+		prior(sig.name, "gate-ahead with both priors", sig.which, 1, 0.1, 0.1)
 		for _, more := range []bool{false, true} {
 			maps, err := s.FitPredictor(ctx, fit, sig.which, more, progress)
 			if err != nil {
@@ -173,8 +256,13 @@ func makeJudges(ctx context.Context, e *engine.Engine, s *engine.Session, fit []
 			if more {
 				method = "ridge, more features"
 			}
-			if err := add(sig.name, method, sig.which, maps); err != nil {
+			if err := add(sig.name, method, sig.which, maps, false); err != nil {
 				return nil, err
+			}
+			if more {
+				if err := add(sig.name, method+", Q8_0", sig.which, maps, true); err != nil {
+					return nil, err
+				}
 			}
 		}
 	}
@@ -182,45 +270,43 @@ func makeJudges(ctx context.Context, e *engine.Engine, s *engine.Session, fit []
 }
 
 // batch guesses for each row as decoding would, and scores the guesses if count says so.
-func (j *judge) batch(e *engine.Engine, seen []*model.Watched, rows int, count bool) {
+func (j *judge) batch(e *engine.Engine, seen []*model.Watched, choices [][]int32, rows int, count bool) {
 	cfg := e.Model().Config()
 	h, n, k := cfg.Embd, cfg.Experts, cfg.TopK
 	u, scores := make([]float32, h), make([]float32, n)
 	guesses, margins := make([]int32, min(2*k, n)), make([]float32, min(2*k, n))
-	truth, weights := make([]int32, k), make([]float32, k)
-	var sc router.Scratch
 	for r := range rows {
 		for at, w := range seen {
 			if w == nil {
 				continue
 			}
-			j.pred.Observe(at, nil, w.Scores[r*n:(r+1)*n])
+			j.pred.Observe(at, choices[at][r*k:(r+1)*k], w.Scores[r*n:(r+1)*n])
 			state := j.signal.State(seen, at)
 			if state == nil {
 				continue
 			}
 			e.Normalised(u, state[r*h:(r+1)*h])
+			if j.coarse && throughQ8(u) != nil { // not finite: the layer itself reports it
+				continue
+			}
 			for d := 1; d <= 2 && at+d < len(seen); d++ {
 				t := seen[at+d]
 				m := j.weights[[2]int{at, at + d}]
 				if t == nil || m == nil {
 					continue
 				}
-				rule := e.Model().Rule(at + d)
-				if err := rule.TopK(t.Scores[r*n:(r+1)*n], truth, weights, &sc); err != nil {
-					continue
-				}
+				truth := choices[at+d][r*k : (r+1)*k]
 				for i := range scores {
 					scores[i] = dot(m[i*h:(i+1)*h], u)
 				}
-				sig := j.pred.Complete(at, at+d, router.Signal{Scores: scores, Rows: 1, Rule: rule})
-				got := j.pred.GateAhead.Predict(guesses, at, at+d, sig)
+				sig := router.Signal{Scores: scores, Rows: 1, Rule: e.Model().Rule(at + d)}
+				got := j.pred.Predict(guesses, at, at+d, sig)
+				j.pred.Margins(margins[:len(got)], got, at, at+d, sig)
 				ch := j.chance[[2]int{at, at + d}]
 				if ch == nil {
 					ch = new(router.Chance)
 					j.chance[[2]int{at, at + d}] = ch
 				}
-				router.Margins(margins[:len(got)], got, sig.Scores, k, &sc)
 				for i, g := range got {
 					hit := false
 					for _, x := range truth {

@@ -47,3 +47,41 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestGuessersAllocateNothing does the same with every way of guessing.
+func TestGuessersAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	dir := t.TempDir()
+	fitTiny(t, dir)
+	for name, o := range map[string]Options{
+		"fitted":        {Lookahead: 2, PredictorDir: dir},
+		"refined":       {Lookahead: 2, Refine: true},
+		"fitted, auto":  {Lookahead: LookaheadAuto, PredictorDir: dir},
+		"refined, auto": {Lookahead: LookaheadAuto, Refine: true},
+	} {
+		o.Path, o.Context, o.Store, o.ExpertRAM, o.Threads = tinyMoE, 256, "pread", ExpertBudget{Percent: 15}, 2
+		e := mustOpen(t, o)
+		s, err := e.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := context.Background()
+		prompt := longPrompt(t, e)
+		at := 0
+		step := func() {
+			if err := s.Eval(ctx, prompt[at]); err != nil {
+				t.Fatal(err)
+			}
+			at++
+		}
+		for range 60 {
+			step()
+		}
+		if n := testing.AllocsPerRun(50, step); n != 0 {
+			t.Errorf("%s: a decode step allocates %v times", name, n)
+		}
+		s.Close()
+	}
+}

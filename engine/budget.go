@@ -27,6 +27,7 @@ type Budget struct {
 	KV        int64 // one sequence: caches and what else layers remember
 	Table     int64 // pages of a table of rows that stays on disk
 	Work      int64 // activations of one pass
+	Predictor int64 // matrices that guess experts
 	Arena     int64 // expert slots, alignment included
 	ArenaMin  int64 // the smallest working set
 	ArenaMost int64 // a slot for every expert, or what the user fixed
@@ -37,7 +38,7 @@ type Budget struct {
 }
 
 // fixed is everything but the arena.
-func (b Budget) fixed() int64 { return b.Runtime + b.Dense + b.KV + b.Table + b.Work }
+func (b Budget) fixed() int64 { return b.Runtime + b.Dense + b.KV + b.Table + b.Work + b.Predictor }
 
 // Least is the smallest budget that this model and context can have.
 func (b Budget) Least() int64 { return b.fixed() + mapped(b.ArenaMin) }
@@ -66,6 +67,19 @@ func (b *Budget) decide(want ExpertBudget, slots func(n int) int64) error {
 		}
 		return nil
 	}
+	if err := b.arenaOf(want, slots); err != nil {
+		return err
+	}
+	arena := max(b.Arena, b.ArenaMin)
+	if need := b.fixed() + mapped(arena); b.RAM > 0 && (need > b.RAM || b.Arena < b.ArenaMin) {
+		return fmt.Errorf("RAM budget of %d bytes %w: dense weights %d, context %d, work space %d, runtime %d, predictor %d and the expert arena %d bytes make %d bytes",
+			b.RAM, ErrDoesNotFit, b.Dense, b.KV, b.Work, b.Runtime, b.Predictor, mapped(arena), need)
+	}
+	return nil
+}
+
+// arenaOf sets Arena to what was asked for.
+func (b *Budget) arenaOf(want ExpertBudget, slots func(n int) int64) error {
 	switch {
 	case want.Min:
 		b.Arena = b.ArenaMin
@@ -84,11 +98,6 @@ func (b *Budget) decide(want ExpertBudget, slots func(n int) int64) error {
 		}
 	default:
 		b.Arena = b.arenaIn(b.RAM)
-	}
-	arena := max(b.Arena, b.ArenaMin)
-	if need := b.fixed() + mapped(arena); b.RAM > 0 && (need > b.RAM || b.Arena < b.ArenaMin) {
-		return fmt.Errorf("RAM budget of %d bytes %w: dense weights %d, context %d, work space %d, runtime %d and the expert arena %d bytes make %d bytes",
-			b.RAM, ErrDoesNotFit, b.Dense, b.KV, b.Work, b.Runtime, mapped(arena), need)
 	}
 	return nil
 }

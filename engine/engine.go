@@ -33,7 +33,8 @@ type Engine struct {
 	shapes  []expertShape
 	table   [][]tiers.Desc // where each expert lies, by layer
 	budget  Budget
-	heat    *heat       // nil when it is off
+	heat    *heat // nil when it is off
+	guesser guesser
 	watch   *host.Watch // until the governor has it
 	gov     *governor   // nil only while the engine opens
 	store   string      // the store that was taken
@@ -95,6 +96,9 @@ func Open(o Options) (opened *Engine, err error) {
 	if err := e.openRows(); err != nil {
 		return nil, err
 	}
+	if err := e.bindGuesser(); err != nil {
+		return nil, err
+	}
 	e.load = time.Since(start)
 	e.log.Info("model loaded", "arch", e.model.Config().Arch, "dense", e.dense.bytes, "dense_in", e.opt.Dense, "arena", e.budget.Arena, "slots", e.budget.Slots,
 		"experts", e.budget.Experts, "store", e.store, "threads", o.Threads, "ms", e.load.Milliseconds())
@@ -130,7 +134,14 @@ func (e *Engine) plan() error {
 	for _, l := range e.table {
 		b.Experts += len(l)
 	}
-	slots := func(n int) int64 { return tiers.ArenaBytes(e.table, n) }
+	b.Runtime += o.Reserve
+	if b.Experts > 0 && o.Lookahead > 0 {
+		if err := e.openGuesser(); err != nil {
+			return err
+		}
+		b.Predictor = e.guesser.bytes
+	}
+	slots := e.slotBytes
 	if b.Experts > 0 {
 		b.ArenaMin = tiers.MinBytes(e.table, tiers.Need{TopK: c.TopK, Lookahead: o.Lookahead, Guesses: c.TopK})
 		b.ArenaMost = slots(b.Experts)
@@ -170,6 +181,9 @@ func (e *Engine) plan() error {
 	e.budget = b
 	return nil
 }
+
+// slotBytes is the size of an arena with so many slots.
+func (e *Engine) slotBytes(n int) int64 { return tiers.ArenaBytes(e.table, n) }
 
 // govern puts the arena under a governor. It looks at the machine by itself unless the arena was fixed.
 func (e *Engine) govern() {

@@ -3,10 +3,12 @@ package engine
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"terrace/gguf"
 	"terrace/kernels"
@@ -18,8 +20,9 @@ import (
 // A fit of the predictor's maps: the model reads texts, and for each layer the normal equations of a ridge regression from
 // its residual to the router scores one and two layers ahead are summed.
 
-// fitMemory bounds the sums held at once; a large model's layers are fitted in several passes over the texts.
-const fitMemory = 512 << 20
+// FitMemory is what a fit takes beside the model: the sums held at once, and copies while they are solved. A large model's
+// layers are fitted in several passes over the texts.
+const FitMemory = 512 << 20
 
 // fitRidge is the ridge relative to the mean squared feature. On tiny-moe anything from 1e-4 to 1e-2 gives the same recall
 // within 0.2 points.
@@ -159,7 +162,8 @@ func (s *Session) FitPredictor(ctx context.Context, texts [][]int32, signal FitS
 	}
 	features := c.Embd + 1 + 3*c.Experts
 	each := 8*features*features + 8*features*2*c.Experts
-	per := max(1, fitMemory/each)
+	// While sums are solved, every thread has two copies of one.
+	per := max(1, FitMemory/each-2*s.e.opt.Threads)
 	var maps []router.Map
 	all := len(pending)
 	for len(pending) > 0 {
@@ -239,50 +243,75 @@ func (s *Session) fitLayers(ctx context.Context, texts [][]int32, signal FitSign
 	if err != nil {
 		return nil, err
 	}
-	var maps []router.Map
+	type pair struct{ at, k int }
+	var pairs []pair
 	for _, l := range layers {
 		for k := 1; k <= 2 && l+k < c.Layers; k++ {
-			if s.e.model.Rule(l+k) == nil {
-				continue
+			if s.e.model.Rule(l+k) != nil {
+				pairs = append(pairs, pair{l, k})
 			}
-			use := make([]int, 0, features)
-			for i := range h + 1 {
-				use = append(use, i)
-			}
-			if more {
-				for e := range n {
-					use = append(use, h+1+(k-1)*n+e)
-				}
-				if signal == LayerOutput {
-					for e := range n {
-						use = append(use, h+1+2*n+e)
-					}
-				}
-			}
-			want := make([]int, n)
-			for e := range want {
-				want[e] = (k-1)*n + e
-			}
-			w, err := sums[l].Part(use, want).Solve(fitRidge)
-			if err != nil {
-				return nil, fmt.Errorf("layer %d to %d: %w", l, l+k, err)
-			}
-			m := router.Map{At: l, Target: l + k, State: make([]float32, n*h), Prev: make([]float32, n*n), Bias: make([]float32, n)}
-			for e := range n {
-				row := w[e*len(use) : (e+1)*len(use)]
-				copy(m.State[e*h:], row[:h])
-				m.Bias[e] = row[h]
-				if more {
-					copy(m.Prev[e*n:(e+1)*n], row[h+1:])
-				}
-				if len(row) > h+1+n {
-					m.Own = append(m.Own, row[h+1+n:]...)
-				}
-			}
-			maps = append(maps, m)
 		}
 	}
-	return maps, nil
+	maps, errs := make([]router.Map, len(pairs)), make([]error, len(pairs))
+	var next atomic.Int32
+	var wg sync.WaitGroup
+	for range min(s.e.opt.Threads, len(pairs)) {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(pairs) || ctx.Err() != nil {
+					return
+				}
+				p := pairs[i]
+				if maps[i], errs[i] = solveMap(sums[p.at], h, n, p.k, more, signal == LayerOutput); errs[i] != nil {
+					errs[i] = fmt.Errorf("layer %d to %d: %w", p.at, p.at+p.k, errs[i])
+				}
+				maps[i].At, maps[i].Target = p.at, p.at+p.k
+			}
+		})
+	}
+	wg.Wait()
+	return maps, errors.Join(append(errs, ctx.Err())...)
+}
+
+// solveMap solves the sums of a layer for the scores k layers ahead: h features of the residual and a constant, then, with
+// more, the n of the previous token's scores at the target and, with own, the n of this token's at the layer.
+func solveMap(sum *router.Normal, h, n, k int, more, own bool) (router.Map, error) {
+	var use []int
+	for i := range h + 1 {
+		use = append(use, i)
+	}
+	if more {
+		for e := range n {
+			use = append(use, h+1+(k-1)*n+e)
+		}
+	}
+	if more && own {
+		for e := range n {
+			use = append(use, h+1+2*n+e)
+		}
+	}
+	want := make([]int, n)
+	for e := range want {
+		want[e] = (k-1)*n + e
+	}
+	w, err := sum.Part(use, want).Solve(fitRidge)
+	if err != nil {
+		return router.Map{}, err
+	}
+	m := router.Map{State: make([]float32, n*h), Prev: make([]float32, n*n), Bias: make([]float32, n)}
+	for e := range n {
+		row := w[e*len(use) : (e+1)*len(use)]
+		copy(m.State[e*h:], row[:h])
+		m.Bias[e] = row[h]
+		if more {
+			copy(m.Prev[e*n:(e+1)*n], row[h+1:])
+		}
+		if len(row) > h+1+n {
+			m.Own = append(m.Own, row[h+1+n:]...)
+		}
+	}
+	return m, nil
 }
 
 // gram multiplies samples with themselves and with targets, on several threads.
@@ -353,22 +382,71 @@ func (g *gram) products() (xx, xy []float32) {
 	return g.xx, g.xy
 }
 
+// TextsPieces are the tokens of texts in pieces of at most piece tokens, each behind one end-of-text token, at most most
+// tokens in all.
+func (e *Engine) TextsPieces(texts []string, piece, most int) ([][]int32, error) {
+	var out [][]int32
+	left := most
+	for i, t := range texts {
+		if left <= 0 {
+			break
+		}
+		for first := true; len(t) > 0 && left > 0; first = false {
+			part := t
+			if n := 64 * max(left, piece); len(part) > n { // tokenizing more than is used takes time and memory
+				part = part[:n]
+			}
+			ids, err := e.encodeText(part)
+			if err != nil && first {
+				return nil, fmt.Errorf("text %d: %w", i+1, err)
+			}
+			start, body := ids[:0], ids
+			if e.startToken() >= 0 {
+				start, body = ids[:1], ids[1:]
+			}
+			for len(body) > 0 && left > len(start) {
+				n := min(piece-len(start), len(body), left-len(start))
+				out = append(out, append(slices.Clone(start), body[:n]...))
+				body, left = body[n:], left-n-len(start)
+			}
+			t = t[len(part):]
+			if left <= len(start) {
+				return out, nil
+			}
+		}
+	}
+	return out, nil
+}
+
+// startToken stands before a text: the end-of-text token, or what the model has instead; negative: nothing does.
+func (e *Engine) startToken() int32 {
+	if id, ok := e.tok.Lookup("<|endoftext|>"); ok {
+		return id
+	}
+	return max(e.tok.EOT(), e.tok.BOS())
+}
+
+// encodeText is a text's tokens behind the start token.
+func (e *Engine) encodeText(t string) ([]int32, error) {
+	var ids []int32
+	if start := e.startToken(); start >= 0 {
+		ids = append(ids, start)
+	}
+	ids = e.tok.Encode(ids, t, false, false)
+	if len(ids) == 0 {
+		return nil, errors.New("is empty")
+	}
+	return ids, nil
+}
+
 // TextsTokens are the tokens of each text behind one end-of-text token (the model's start token where it has none), cut at
 // the context.
 func (e *Engine) TextsTokens(texts []string) ([][]int32, error) {
-	start, ok := e.tok.Lookup("<|endoftext|>")
-	if !ok {
-		start = max(e.tok.EOT(), e.tok.BOS())
-	}
 	out := make([][]int32, 0, len(texts))
 	for i, t := range texts {
-		var ids []int32
-		if start >= 0 {
-			ids = append(ids, start)
-		}
-		ids = e.tok.Encode(ids, t, false, false)
-		if len(ids) == 0 {
-			return nil, fmt.Errorf("text %d is empty", i+1)
+		ids, err := e.encodeText(t)
+		if err != nil {
+			return nil, fmt.Errorf("text %d: %w", i+1, err)
 		}
 		out = append(out, ids[:min(len(ids), e.opt.Context)])
 	}

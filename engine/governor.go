@@ -294,7 +294,7 @@ func (g *governor) apply(why string) {
 func (g *governor) goLimit() {
 	p := &g.plan
 	left := g.c.now - p.Dense - p.KV - p.Table - outsideGo - mapped(g.arenaFor(g.c.now))
-	debug.SetMemoryLimit(max(left, p.Runtime+p.Work-outsideGo))
+	debug.SetMemoryLimit(max(left, p.Runtime+p.Work+p.Predictor-outsideGo))
 }
 
 // set changes the promise. What the machine has is taken at once, without the patience of growth.

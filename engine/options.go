@@ -53,6 +53,15 @@ type Options struct {
 	// HeatDir is the folder in which the heat profile of the model is kept: it seeds the cache and is learned further. Empty:
 	// no heat is read, counted or saved.
 	HeatDir string
+	// PredictorDir is the folder in which a fitted predictor of the model is kept. Empty: none is looked for.
+	PredictorDir string
+	// Predictor says who guesses: "gate-ahead", the next layers' own routers; "fitted", the maps of PredictorDir, which must
+	// be there; "auto" or "", these if they are there and fit the model.
+	Predictor string
+	// Refine guesses the next layer a second time, from a layer's output (Session.SetRefine).
+	Refine bool
+	// Reserve is what the caller needs of the RAM budget for itself.
+	Reserve int64
 	// SumsDir is the folder with the experts' checksums; each first read of an expert is compared with them. Empty: no
 	// comparison.
 	SumsDir string
@@ -121,6 +130,16 @@ func (o *Options) check() error {
 	}
 	if err := o.Rope.Check(); err != nil {
 		return err
+	}
+	switch o.Predictor {
+	case "":
+		o.Predictor = "auto"
+	case "auto", "gate-ahead", "fitted":
+	default:
+		return fmt.Errorf("predictor is %q, want auto, gate-ahead or fitted", o.Predictor)
+	}
+	if o.Reserve < 0 {
+		return fmt.Errorf("reserve is %d bytes, want at least 0", o.Reserve)
 	}
 	if o.Exact {
 		o.KeyType, o.ValType = compute.KVF32, compute.KVF32

@@ -80,12 +80,20 @@ type fittedMap struct {
 
 // readPredictor reads a profile for a model; its errors wrap ErrProfile and name the file, or are those of opening it.
 func readPredictor(path, fingerprint string, c model.Config) ([]fittedMap, error) {
-	data, err := os.ReadFile(path)
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %w: %s", path, ErrProfile, fmt.Sprintf(format, args...))
+	}
+	st, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%s: %w: %s", path, ErrProfile, fmt.Sprintf(format, args...))
+	each := int64(guessType(c.Embd).RowBytes(c.Embd)*c.Experts + 4*c.Experts*(c.Experts+1) + 12)
+	if most := 2*int64(c.Layers)*each + 4096; !st.Mode().IsRegular() || st.Size() > most {
+		return nil, bad("want a regular file of at most %d bytes for %d layers, it has %d", most, c.Layers, st.Size())
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
 	}
 	if len(data) < len(predictorMagic)+4 || string(data[:len(predictorMagic)]) != predictorMagic {
 		return nil, bad("does not begin with %q", predictorMagic)

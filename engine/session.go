@@ -15,9 +15,10 @@ type Session struct {
 	e      *Engine
 	state  *model.State
 	src    model.Source
-	pipe   *prefetch.Pipeline // nil without experts
-	tokens []int32            // evaluated so far: tokens[i] stands at position i
-	logits []float32          // after the last token
+	pipe   *prefetch.Pipeline                        // in force; nil without experts
+	pipes  [prefetch.MaxDepth + 2]*prefetch.Pipeline // by lookahead + 1: those that were in force
+	tokens []int32                                   // evaluated so far: tokens[i] stands at position i
+	logits []float32                                 // after the last token
 	one    [1]int32
 }
 
@@ -36,18 +37,72 @@ func (e *Engine) NewSession() (*Session, error) {
 	for l := range rules {
 		rules[l] = e.model.Rule(l)
 	}
-	s.pipe, err = prefetch.New(prefetch.Options{
-		Cache: prefetch.Over(e.cache), Predictor: new(router.GateAhead), Layers: c.Layers, Experts: c.Experts, TopK: c.TopK,
-		Depth: e.opt.Lookahead, Auto: e.opt.auto, Cap: guessCap(e.budget.Slots, c.TopK, e.opt.Lookahead, c.Experts), Log: e.log,
-	})
-	if err != nil {
+	src := newSource(e.cache, e.shapes, rules, e.opt.GuessAlways)
+	src.heat, src.topK = e.heat, c.TopK
+	s.src = src
+	if err := s.SetRefine(e.opt.Refine); err != nil {
 		st.Free()
 		return nil, err
 	}
-	src := newSource(e.cache, s.pipe, e.shapes, rules, e.opt.Lookahead, e.opt.GuessAlways)
-	src.heat, src.topK = e.heat, c.TopK
-	s.src = src
+	n := e.opt.Lookahead
+	if e.opt.auto {
+		n = LookaheadAuto
+	}
+	if err := s.SetLookahead(n); err != nil {
+		st.Free()
+		return nil, err
+	}
 	return s, nil
+}
+
+// SetLookahead changes how many layers ahead this session guesses from the next token on: 0, 1, 2 or LookaheadAuto, at most
+// what the engine was opened with, since guesses need slots. What a setting learned is kept until it comes back. No result
+// depends on it.
+func (s *Session) SetLookahead(n int) error {
+	e := s.e
+	depth, auto := n, n == LookaheadAuto
+	if auto {
+		depth = e.opt.Lookahead
+	}
+	if n < LookaheadAuto || depth > e.opt.Lookahead {
+		return fmt.Errorf("%w: lookahead is %d layers, want 0 to %d, which the engine was opened with", ErrUsage, n, e.opt.Lookahead)
+	}
+	src, ok := s.src.(*source)
+	if !ok {
+		return nil
+	}
+	p := &s.pipes[n+1]
+	if *p == nil {
+		c := e.model.Config()
+		pred, err := e.newPredictor()
+		if err != nil {
+			return err
+		}
+		*p, err = prefetch.New(prefetch.Options{
+			Cache: prefetch.Over(e.cache), Predictor: pred, Layers: c.Layers, Experts: c.Experts, TopK: c.TopK,
+			Depth: depth, Auto: auto, Cap: guessCap(e.budget.Slots, c.TopK, depth, c.Experts), Log: e.log,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if s.pipe != nil && s.pipe != *p {
+		s.pipe.Reset()
+	}
+	s.pipe, src.pipe, src.ahead = *p, *p, depth
+	return nil
+}
+
+// SetRefine turns second hints on or off, which are made of a layer's output: better guesses of the next layer, later. Fitted
+// maps are of another signal: with them it is refused.
+func (s *Session) SetRefine(on bool) error {
+	if on && s.e.guesser.fitted != nil {
+		return fmt.Errorf("%w: the fitted predictor has no maps of a layer's output, so it cannot refine a guess", ErrUsage)
+	}
+	if src, ok := s.src.(*source); ok {
+		src.refine = on
+	}
+	return nil
 }
 
 // OnRoute calls f with the experts chosen at each layer: rows x top-k ids in the router's order, valid during the call.
@@ -153,7 +208,13 @@ func (s *Session) forward(ctx context.Context, tokens []int32, mode model.Logits
 		if s.pipe != nil {
 			s.pipe.Reset() // no layer will come to settle its guesses, and they hold slots
 		}
+		if t := s.tracer(); t != nil {
+			t.drop()
+		}
 		return err
+	}
+	if t := s.tracer(); t != nil {
+		t.pass(tokens, len(s.tokens))
 	}
 	s.tokens = append(s.tokens, tokens...)
 	return nil
@@ -162,9 +223,28 @@ func (s *Session) forward(ctx context.Context, tokens []int32, mode model.Logits
 // Reset empties the timeline.
 func (s *Session) Reset() { s.truncate(0) }
 
+// Truncate forgets all but the first n tokens, of which there must be as many. Logits stay as they were.
+func (s *Session) Truncate(n int) {
+	if n < 0 || n > len(s.tokens) {
+		panic(fmt.Sprintf("engine: a timeline of %d tokens cut at %d", len(s.tokens), n))
+	}
+	s.truncate(n)
+}
+
+// tracer records, or is nil.
+func (s *Session) tracer() *tracer {
+	if src, ok := s.src.(*source); ok {
+		return src.trace
+	}
+	return nil
+}
+
 // truncate goes back to the first n tokens, or to fewer where the model's state cannot stand there; it answers how many.
 func (s *Session) truncate(n int) int {
 	n = s.state.Truncate(n)
+	if t := s.tracer(); t != nil && n == 0 && len(s.tokens) > 0 {
+		t.seq++
+	}
 	s.tokens = slices.Delete(s.tokens, n, len(s.tokens))
 	return n
 }

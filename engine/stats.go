@@ -41,8 +41,9 @@ type Stats struct {
 	Dense              string  `json:"dense"`       // "ram", or "mmap": in the page cache, outside the budget
 	DenseBytes         int64   `json:"dense_bytes"` // with "ram", alignment included
 	KVBytes            int64   `json:"kv_bytes"`
-	TableBytes         int64   `json:"table_bytes"`   // set aside for pages of a table of rows that stays on disk
-	WorkBytes          int64   `json:"work_bytes"`    // set aside for the activations of one pass
+	TableBytes         int64   `json:"table_bytes"` // set aside for pages of a table of rows that stays on disk
+	WorkBytes          int64   `json:"work_bytes"`  // set aside for the activations of one pass
+	PredictorBytes     int64   `json:"predictor_bytes"`
 	RuntimeBytes       int64   `json:"runtime_bytes"` // set aside for the Go runtime and small tables
 	ExpertBytes        int64   `json:"expert_bytes"`  // of the slots that there are now
 	ExpertSlots        int     `json:"expert_slots"`
@@ -133,7 +134,9 @@ func (s *Session) counters() counters {
 
 func (s *Session) begin(prompt int) *Meter {
 	m := &Meter{s: s, start: time.Now(), prompts: prompt, before: s.counters()}
-	m.idle = s.e.cache != nil && s.e.opt.Lookahead > 0 && !s.e.opt.GuessAlways && s.e.cache.Complete()
+	if src, ok := s.src.(*source); ok {
+		m.idle = src.ahead > 0 && !src.always && s.e.cache.Complete()
+	}
 	return m
 }
 
@@ -191,7 +194,7 @@ func (m *Meter) end() Stats {
 		KVType: e.opt.KeyType.String() + "/" + e.opt.ValType.String(), Threads: e.opt.Threads, Exact: e.opt.Exact,
 		PromptTokens: m.prompts, PredictedTokens: m.predicted, PromptMS: ms(m.prompt.Sub(m.start)), PredictedMS: ms(end.Sub(m.prompt)),
 		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: plan.RAM, Governor: gov, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
-		Dense: e.opt.Dense, DenseBytes: plan.Dense, KVBytes: plan.KV, TableBytes: plan.Table, WorkBytes: plan.Work, RuntimeBytes: plan.Runtime + pageTables(plan.Arena),
+		Dense: e.opt.Dense, DenseBytes: plan.Dense, KVBytes: plan.KV, TableBytes: plan.Table, WorkBytes: plan.Work, PredictorBytes: plan.Predictor, RuntimeBytes: plan.Runtime + pageTables(plan.Arena),
 		ExpertBytes: plan.Arena, ExpertSlots: plan.Slots, ExpertsTotal: plan.Experts, Store: e.store,
 	}
 	if e.rows != nil {
@@ -236,6 +239,7 @@ func (m *Meter) end() Stats {
 		st.decodeRate = float64(b.DemandBytes+b.GuessBytes+b.PreloadBytes-d.DemandBytes-d.GuessBytes-d.PreloadBytes) / busy.Seconds()
 	}
 	st.Prefetch = now.pipe.Since(m.before.pipe)
+	st.Prefetch.Predictor, st.Prefetch.Ignored = e.guesser.name, e.guesser.ignored
 	if m.idle {
 		st.Prefetch.Depth, st.Prefetch.DisabledReason = 0, "all experts resident"
 	}

@@ -18,9 +18,11 @@ type source struct {
 	shapes []expertShape  // by layer
 	rules  []*router.Rule // by layer
 	ahead  int
+	refine bool // a second hint, from the layer's output
 	always bool // guess even when there is nothing to read
 	free   []*request
 	rec    func(layer int, choices []int32) // routing listener, or nil
+	trace  *tracer                          // recorder, or nil
 	heat   *heat                            // counts uses, or nil
 	topK   int
 }
@@ -28,8 +30,8 @@ type source struct {
 // expertShape holds a layer's matrix types and shapes; the bytes come from a lease.
 type expertShape struct{ gate, up, down compute.Matrix }
 
-func newSource(c *tiers.Cache, p *prefetch.Pipeline, shapes []expertShape, rules []*router.Rule, ahead int, always bool) *source {
-	return &source{cache: c, pipe: p, shapes: shapes, rules: rules, ahead: ahead, always: always}
+func newSource(c *tiers.Cache, shapes []expertShape, rules []*router.Rule, always bool) *source {
+	return &source{cache: c, shapes: shapes, rules: rules, always: always}
 }
 
 // Lookahead is part of model.Source. Guesses have a price, the routers of the layers ahead, and no use once every expert
@@ -40,6 +42,9 @@ func (s *source) Lookahead(rows int) int {
 	}
 	return s.pipe.Depth(rows)
 }
+
+// Refine is part of model.Refiner.
+func (s *source) Refine() bool { return s.refine }
 
 // Hint is part of model.Source.
 func (s *source) Hint(at, target int, scores []float32, rows int) {
@@ -53,6 +58,9 @@ func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32,
 	}
 	if s.heat != nil {
 		s.heat.use(layer, choices, s.topK)
+	}
+	if s.trace != nil {
+		s.trace.layer(layer, choices, scores, s.pipe.Guesses, s.ahead)
 	}
 	s.pipe.Settle(layer, experts, choices, scores)
 	q, err := s.cache.Begin(layer, experts)

@@ -44,10 +44,11 @@ type Watched struct {
 // SetWatch makes f see every layer with experts of every following Forward; nil ends it. Watching costs copies.
 func (m *Model) SetWatch(f func(Watched)) { m.watch = f }
 
-// RouterNames are the tensors of a layer's router and of the norm before it; norm is "" where it is not one norm.
+// RouterNames are the tensors of a layer's router and of the norm before it; norm is "" where its scores are not the one
+// times the other alone.
 func (m *Model) RouterNames(layer int) (router, norm string) {
 	r := m.layers[layer].routed
-	if n, ok := r.in.(*norms); ok {
+	if n, ok := r.in.(*norms); ok && !r.apart && r.scoreBias == nil {
 		norm = n.name
 	}
 	return r.name, norm

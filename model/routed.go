@@ -80,6 +80,31 @@ func (r *routed) run(w *work) error {
 		return fmt.Errorf("layer %d: %w", r.at, err)
 	}
 	e.OnDone(req)
+	if f, ok := w.src.(Refiner); ok && rows == 1 && ahead > 0 && w.seen[1] != nil && f.Refine() {
+		return r.refine(w)
+	}
+	return nil
+}
+
+// refine offers a second guess about the next layer, made of the layer's output.
+func (r *routed) refine(w *work) error {
+	e, t, h := w.enc, w.m.layers[r.at+1].routed, w.rows(r.peeks[0], 1)
+	by := r.guess[0]
+	if by != nil {
+		e.RMSNorm(h, w.x, nil, r.eps)
+	} else {
+		by = t.router
+		t.gate.peek(w, h, w.x)
+	}
+	e.MatMul(w.seen[1], by, h)
+	if t.scoreBias != nil && r.guess[0] == nil {
+		e.AddBias(w.seen[1], t.scoreBias)
+	}
+	e.Read(w.hostScores[1], w.seen[1])
+	if err := e.Submit(); err != nil {
+		return err
+	}
+	w.src.Hint(r.at, r.at+1, w.hostScores[1], 1)
 	return nil
 }
 
@@ -93,16 +118,24 @@ func (r *routed) lookAhead(w *work) int {
 	}
 	n := r.rule.Experts
 	w.seen = [maxAhead + 1]compute.Tensor{w.rows(r.scores[0], rows)}
+	var plain compute.Tensor // the residual by its root mean square, once for all fitted guesses
+	var from [maxAhead + 1]compute.Tensor
 	for k := 1; k <= ahead; k++ {
 		t := m.layers[r.at+k].routed
 		if t == nil {
 			continue
 		}
 		w.seen[k] = w.rows(r.scores[k], rows)
-		if h := w.rows(r.peeks[k-1], rows); r.guess[k-1] != nil {
-			e.RMSNorm(h, w.x, nil, r.eps)
-		} else {
-			t.gate.peek(w, h, w.x)
+		switch {
+		case r.guess[k-1] == nil:
+			from[k] = w.rows(r.peeks[k-1], rows)
+			t.gate.peek(w, from[k], w.x)
+		case plain == nil:
+			plain = w.rows(r.peeks[k-1], rows)
+			e.RMSNorm(plain, w.x, nil, r.eps)
+			from[k] = plain
+		default:
+			from[k] = plain
 		}
 	}
 	own := w.h
@@ -119,7 +152,7 @@ func (r *routed) lookAhead(w *work) int {
 		if r.guess[k-1] != nil {
 			by = r.guess[k-1]
 		}
-		e.MatMul(w.seen[k], by, w.rows(r.peeks[k-1], rows))
+		e.MatMul(w.seen[k], by, from[k])
 	}
 	for k := range ahead + 1 {
 		if w.seen[k] == nil {

@@ -24,6 +24,13 @@ type Source interface {
 	Begin(ctx context.Context, layer int, experts, choices []int32, scores []float32) (Request, error)
 }
 
+// Refiner is a Source that may want a second, better hint about the next layer: from the output of the layer at work, its
+// experts included, in decode steps. It comes late, with only the next layer's attention before the need, and costs a wait
+// of the backend for each layer.
+type Refiner interface {
+	Refine() bool
+}
+
 // Request hands out the experts of one layer in the order in which they become ready. Each expert comes once.
 type Request interface {
 	// Next gives an expert; its matrices are valid until Recycle or Done. With wait false ok is false when none is ready

@@ -90,3 +90,39 @@ func TestControlAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations a step", n)
 	}
 }
+
+// The chance from which guesses are read settles where enough of them are used, and stays within its bounds.
+func TestPriceFollowsUse(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	p := price{least: firstChance}
+	used, read := 0, 0
+	for n := range 60000 {
+		c := rng.Float64()
+		if c < p.least {
+			continue
+		}
+		hit := rng.Float64() < c-0.15 // chances that promise too much
+		p.came(hit)
+		if n > 10000 {
+			read++
+			if hit {
+				used++
+			}
+		}
+	}
+	if share := float64(used) / float64(read); share < 0.8 || p.least < 0.85 {
+		t.Errorf("%.3f of the guesses were used, read from a chance of %.2f on", share, p.least)
+	}
+	for range 1000 {
+		p.came(true)
+	}
+	if p.least != leastChance {
+		t.Errorf("after nothing but hits guesses are read from %g on, want %g", p.least, leastChance)
+	}
+	for range 1000 {
+		p.came(false)
+	}
+	if p.least != mostChance {
+		t.Errorf("after nothing but waste guesses are read from %g on, want %g", p.least, mostChance)
+	}
+}

@@ -54,6 +54,10 @@ func (f *fake) Prefetch(layer int, experts []int32) int {
 	return n
 }
 
+func (f *fake) PrefetchOver(layer int, expert int32, _ float32) int {
+	return f.Prefetch(layer, []int32{expert})
+}
+
 func (f *fake) room() bool {
 	if f.slots == 0 || len(f.held) < f.slots {
 		return true

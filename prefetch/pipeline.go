@@ -19,6 +19,9 @@ type Cache interface {
 	// for and those already there until the layer is settled, and returns how many reads it queued. Where no slot can be
 	// had without taking a leased, pinned or guessed expert, it leaves the expert Absent.
 	Prefetch(layer int, experts []int32) int
+	// PrefetchOver is Prefetch for one guess with its chance of coming true: no expert has to go for it that is likelier to
+	// be used.
+	PrefetchOver(layer int, expert int32, chance float32) int
 	// Withdraw takes back the guess of an expert: it loses its protection, and its read is cancelled if it has not begun.
 	Withdraw(layer int, expert int32)
 	// Settle ends the guesses of a layer, whose true experts are now known: the wrong ones are taken back, and all
@@ -159,6 +162,7 @@ func New(o Options) (*Pipeline, error) {
 	}
 	p := &Pipeline{o: o, layers: make([]ahead, o.Layers), ring: make([][MaxDepth]guessed, o.Depth+1),
 		ids: make([]int32, max(o.TopK, o.Cap)), stale: make([]int32, 0, o.Cap), before: make([]tiers.State, o.Experts), first: o.Layers}
+	p.price.least = firstChance
 	p.margin, p.odds = make([]float32, len(p.ids)), make([]float32, len(p.ids))
 	if o.Auto && o.Depth > 0 {
 		p.ctl = newControl(o.Depth)
@@ -332,7 +336,13 @@ func (p *Pipeline) issue(at int) {
 				}
 				continue
 			}
-			if p.o.Cache.Prefetch(layer, a.list[i:i+1]) == 0 {
+			n := 0
+			if len(a.worth) > 0 {
+				n = p.o.Cache.PrefetchOver(layer, e, a.worth[i])
+			} else {
+				n = p.o.Cache.Prefetch(layer, a.list[i:i+1])
+			}
+			if n == 0 {
 				if p.o.Cache.State(layer, e) == tiers.Absent {
 					if a.flags[e]&refused == 0 {
 						a.flags[e] |= refused
@@ -390,6 +400,7 @@ func (p *Pipeline) Settle(layer int, needed, rows []int32, scores []float32) {
 			p.n.dropped++
 		case f&issued != 0:
 			p.n.used++
+			p.price.came(true)
 			if s != tiers.Resident {
 				p.n.late++
 			}
@@ -416,7 +427,7 @@ func (p *Pipeline) clock(layer int, single bool) {
 		p.price.since, p.price.begun = time.Time{}, time.Time{}
 		return
 	}
-	if p.o.Depth == 0 {
+	if p.ctl == nil {
 		return
 	}
 	now := time.Now()
@@ -424,7 +435,7 @@ func (p *Pipeline) clock(layer int, single bool) {
 	switch {
 	case layer == p.first:
 		p.begun = now
-	case layer == p.o.Layers-1 && p.ctl != nil && !p.begun.IsZero():
+	case layer == p.o.Layers-1 && !p.begun.IsZero():
 		p.ctl.took(now.Sub(p.begun))
 		p.begun = time.Time{}
 	}
@@ -447,6 +458,7 @@ func (p *Pipeline) takeBack(layer int, keep []int32) {
 		a.flags[e] &^= issued
 		if !p.gone(layer, e, p.before[i]) {
 			p.n.wasted++
+			p.price.came(false)
 			a.flags[e] |= idle
 		}
 	}

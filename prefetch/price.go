@@ -24,6 +24,8 @@ type Flow struct {
 type price struct {
 	chance [MaxDepth]router.Chance // of guesses whose expert was absent, by distance
 
+	least float64 // chance from which a guess is read at all
+
 	layer float64 // seconds from one layer's settlement to the next, decayed mean
 	read  float64 // seconds to read an expert; 0: not known
 	busy  float64 // share of the time in which demands keep the disk busy
@@ -37,9 +39,26 @@ type price struct {
 // priceDecay is the weight of the newest decode step.
 const priceDecay = 1.0 / 16
 
-// leastChance is the chance below which a guess is not read even where the disk has nothing else to do: it would push out
-// an expert, and what most such guesses read is never used.
-const leastChance = 0.4
+// leastChance and mostChance bound the chance below which a guess is not read even where the disk has nothing else to do:
+// it would push out an expert, and what such guesses read is seldom used. Between them it follows what becomes of the
+// guesses read, so that usedShare of them are used in their layer's next turn, whatever the chances say: each wasted one
+// raises it by chanceStep, and used ones lower it.
+const (
+	leastChance = 0.4
+	mostChance  = 0.95
+	firstChance = 0.6
+	usedShare   = 0.88
+	chanceStep  = 0.02
+)
+
+// came tells whether a guess that was read was used in its layer's turn.
+func (p *price) came(used bool) {
+	x := 0.0
+	if used {
+		x = 1
+	}
+	p.least = min(max(p.least+chanceStep*(usedShare-x), leastChance), mostChance)
+}
 
 // untested is the chance from which a guess is read while nothing is known about disk and layers.
 const untested = 0.5
@@ -80,11 +99,11 @@ func (p *price) step(now time.Time, f Flow) {
 // worth says whether the read of an absent expert should be queued now that is guessed with chance c for a layer whose
 // turn is layers layers away, while pending bytes wait in front of it.
 func (p *price) worth(c float64, layers int, pending, expert int64) bool {
-	if c < leastChance {
+	if c < p.least {
 		return false
 	}
 	if p.read == 0 || p.layer == 0 || expert == 0 {
-		return c >= untested
+		return c >= max(untested, p.least)
 	}
 	start := float64(pending) / float64(expert) * p.read
 	saved := c * min(p.read, max(0, float64(layers)*p.layer-start))

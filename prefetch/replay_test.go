@@ -323,10 +323,11 @@ func TestConcurrentReads(t *testing.T) {
 // still is a cache in which everything is on its way for ever.
 type still struct{}
 
-func (still) Prefetch(layer int, experts []int32) int   { return len(experts) }
-func (still) Withdraw(layer int, expert int32)          {}
-func (still) Settle(layer int, truth []int32)           {}
-func (still) State(layer int, expert int32) tiers.State { return tiers.InFlight }
+func (still) Prefetch(layer int, experts []int32) int                  { return len(experts) }
+func (still) PrefetchOver(layer int, expert int32, chance float32) int { return 1 }
+func (still) Withdraw(layer int, expert int32)                         {}
+func (still) Settle(layer int, truth []int32)                          {}
+func (still) State(layer int, expert int32) tiers.State                { return tiers.InFlight }
 
 func TestAllocatesNothing(t *testing.T) {
 	if raceOn {

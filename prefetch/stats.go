@@ -14,7 +14,9 @@ type counts struct {
 // Stats is the score of a pipeline. Every read that it caused ends in exactly one of four ways, decided when its layer
 // is settled or its guess is taken back: Issued = Used + Wasted + Cancelled + Dropped + those still open.
 type Stats struct {
-	Depth int `json:"depth"` // layers ahead
+	Depth     int    `json:"depth"`     // layers ahead
+	Predictor string `json:"predictor"` // which one guesses, and why not a better one; whoever made it fills these in
+	Ignored   string `json:"predictor_ignored,omitempty"`
 
 	Issued int64 `json:"issued"` // reads queued on a guess: the expert was absent, and the cache had a slot
 	Used   int64 `json:"used"`   // the router chose the expert, and it was resident or in flight when needed

@@ -21,8 +21,8 @@ type Map struct {
 }
 
 // Linear predicts by fitted maps and, where a pair of layers has none, as GateAhead does. A Signal for a pair with a map
-// carries State u as its scores; Linear adds the rest. Where the signal has several rows, most of them have no known token
-// before, and State and Bias have to do: votes forgive that.
+// carries State u as its scores; Linear adds the rest. Where the signal has several rows, the tokens before most of them are
+// not through yet, and a mean of earlier scores stands for theirs.
 type Linear struct {
 	GateAhead
 	// Mul adds w x to dst, w being len(dst) x len(x), row-major; nil: a plain loop.
@@ -30,14 +30,18 @@ type Linear struct {
 
 	maps   map[[2]int]*Map
 	prev   [][]float32 // by layer: the true scores it saw last, nil before there were any
+	mean   [][]float32 // by layer: of the scores seen, later ones weighing more
 	scores []float32
+
+	done [2]int   // layers that scores is about,
+	of   *float32 // and the signal it was made of; nil: none
 }
 
 var _ Predictor = (*Linear)(nil)
 
 // NewLinear takes maps between layers of a model; each must be of experts experts.
 func NewLinear(layers, experts int, maps []Map) (*Linear, error) {
-	l := &Linear{maps: map[[2]int]*Map{}, prev: make([][]float32, layers)}
+	l := &Linear{maps: map[[2]int]*Map{}, prev: make([][]float32, layers), mean: make([][]float32, layers)}
 	for i := range maps {
 		m := &maps[i]
 		switch {
@@ -77,19 +81,29 @@ func (l *Linear) Complete(at, target int, s Signal) Signal {
 	}
 	s.check()
 	n := s.Rule.Experts
+	if l.of == &s.Scores[0] && l.done == [2]int{at, target} && len(l.scores) >= len(s.Scores) { // Margins after Predict
+		s.Scores = l.scores[:len(s.Scores)]
+		return s
+	}
+	l.of, l.done = &s.Scores[0], [2]int{at, target}
 	if len(l.scores) < len(s.Scores) {
 		l.scores = make([]float32, len(s.Scores))
 	}
 	out := l.scores[:len(s.Scores)]
-	for r := range s.Rows {
+	first := out[:n] // what all rows have in common, then row 0, which comes last
+	copy(first, m.Bias)
+	if s.Rows == 1 {
+		l.add(first, m.Prev, l.prev[target])
+		l.add(first, m.Own, l.prev[at])
+	} else {
+		l.add(first, m.Prev, l.mean[target])
+		l.add(first, m.Own, l.mean[at])
+	}
+	for r := s.Rows - 1; r >= 0; r-- {
 		row := out[r*n : (r+1)*n]
 		for e := range row {
-			row[e] = s.Scores[r*n+e] + m.Bias[e]
+			row[e] = s.Scores[r*n+e] + first[e]
 		}
-	}
-	if s.Rows == 1 {
-		l.add(out, m.Prev, l.prev[target])
-		l.add(out, m.Own, l.prev[at])
 	}
 	s.Scores = out
 	return s
@@ -113,8 +127,12 @@ func (l *Linear) add(out, w, x []float32) {
 	}
 }
 
+// meanReach is how many tokens weigh in the mean of scores.
+const meanReach = 64
+
 // Observe implements Predictor. It must be told of layer At before a guess made there.
 func (l *Linear) Observe(layer int, chosen []int32, scores []float32) {
+	l.of = nil // a later signal may lie at the same place
 	n := len(scores)
 	if n == 0 {
 		return
@@ -127,14 +145,24 @@ func (l *Linear) Observe(layer int, chosen []int32, scores []float32) {
 	if experts == 0 || n%experts != 0 {
 		return
 	}
-	if l.prev[layer] == nil {
-		l.prev[layer] = make([]float32, experts)
-	}
-	last := scores[n-experts:]
-	for _, x := range last {
+	for _, x := range scores {
 		if !finite(x) || math.Abs(float64(x)) > 1e6 { // the layer itself reports it; a guess must not remember it
 			return
 		}
 	}
+	if l.prev[layer] == nil {
+		l.prev[layer], l.mean[layer] = make([]float32, experts), make([]float32, experts)
+		copy(l.mean[layer], scores)
+	}
+	rows := n / experts
+	w := float32(1 / float64(min(meanReach, max(2, meanReach/rows)))) // a batch is many tokens
+	for e, m := range l.mean[layer] {
+		sum := float32(0)
+		for r := range rows {
+			sum += scores[r*experts+e]
+		}
+		l.mean[layer][e] = m + float32(w*(sum/float32(rows)-m))
+	}
+	last := scores[n-experts:]
 	copy(l.prev[layer], last)
 }

@@ -1,6 +1,9 @@
 package router
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Signal is what is known, while one layer runs, about the routing of a later one.
 type Signal struct {
@@ -63,11 +66,7 @@ func (g *GateAhead) Predict(dst []int32, at, target int, s Signal) []int32 {
 	}
 	r := s.Rule
 	if s.Rows == 1 {
-		n, err := r.rank(s.Scores, dst, &g.scratch)
-		if err != nil {
-			return dst[:0]
-		}
-		return dst[:n]
+		return dst[:g.rank(r, dst, s.Scores)]
 	}
 	if len(g.ids) < r.K {
 		g.ids = make([]int32, r.K)
@@ -78,11 +77,7 @@ func (g *GateAhead) Predict(dst []int32, at, target int, s Signal) []int32 {
 	votes := g.votes[:r.Experts]
 	clear(votes)
 	for i := range s.Rows {
-		n, err := r.rank(s.Row(i).Scores, g.ids[:r.K], &g.scratch)
-		if err != nil {
-			continue
-		}
-		for _, id := range g.ids[:n] {
+		for _, id := range g.ids[:g.rank(r, g.ids[:r.K], s.Row(i).Scores)] {
 			votes[id]++
 		}
 	}
@@ -91,6 +86,29 @@ func (g *GateAhead) Predict(dst []int32, at, target int, s Signal) []int32 {
 		n--
 	}
 	return dst[:n]
+}
+
+// rank fills ids with the likeliest experts of one row and returns how many there are: none where a score is no number.
+// Gating functions rise with the score, so where nothing is added to them the scores' own order does.
+func (g *GateAhead) rank(r *Rule, ids []int32, scores []float32) int {
+	if r.Bias == nil && r.Groups <= 1 {
+		top := float32(math.Inf(-1))
+		for _, v := range scores {
+			if v != v || v > math.MaxFloat32 {
+				return 0
+			}
+			top = max(top, v)
+		}
+		if math.IsInf(float64(top), -1) {
+			return 0
+		}
+		return best(ids, scores, nil, r.Experts)
+	}
+	n, err := r.rank(scores, ids, &g.scratch)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // Margins implements Predictor.

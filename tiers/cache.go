@@ -64,6 +64,7 @@ type Cache struct {
 	reads    []Read   // of each slot
 	pre      *preload // nil before Preload
 	requests []*Request
+	one      [1]int32 // scratch
 	dirty    bool
 	closed   bool
 	nomem    error  // why the slot just attached has no memory
@@ -220,6 +221,18 @@ func (c *Cache) Prefetch(layer int, experts []int32) int {
 		return 0
 	}
 	return c.v.prefetch(layer, experts)
+}
+
+// PrefetchOver is Prefetch for one guess that comes true with a chance from 0 to 1: it takes no slot from an expert that its
+// own layer wants at least as often.
+func (c *Cache) PrefetchOver(layer int, expert int32, chance float32) int {
+	c.mu.Lock()
+	defer c.unlock()
+	c.one[0] = expert
+	if c.valid(layer, c.one[:]) != nil {
+		return 0
+	}
+	return c.v.prefetchOver(layer, c.one[:], float64(chance))
 }
 
 // Settle says which experts a layer truly uses; call it before the layer's Begin. Guesses for the layer end: the wrong

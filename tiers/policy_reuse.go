@@ -376,4 +376,7 @@ func (p *reuse) rank(score float64, away float64) float64 {
 	return -(1/max(score, rare) + away)
 }
 
+// chance is how often an expert of that score is wanted in a turn of its layer.
+func (p *reuse) chance(score float64) float64 { return score }
+
 func (p *reuse) rescale() bool { return false }

@@ -336,6 +336,12 @@ func (v *residency) done(i int32, err error) {
 // the layer settles. It takes free and unprotected slots only, and none while a demand waits for slots. Returns the
 // number of reads it started.
 func (v *residency) prefetch(layer int, experts []int32) int {
+	return v.prefetchOver(layer, experts, 1)
+}
+
+// prefetchOver is prefetch for guesses that come true with a known chance: an expert that its own layer wants at least as
+// often keeps its slot.
+func (v *residency) prefetchOver(layer int, experts []int32, chance float64) int {
 	started := 0
 	for _, e := range experts {
 		if !v.mayGuess(layer) {
@@ -352,6 +358,9 @@ func (v *residency) prefetch(layer int, experts []int32) int {
 		if v.streamer != nil || v.waiting.head != nil {
 			continue
 		}
+		if chance < 1 && v.likelier(v.classOf[layer], chance) {
+			break
+		}
 		i := v.takeUnprotected(v.classOf[layer])
 		if i < 0 {
 			break
@@ -365,6 +374,20 @@ func (v *residency) prefetch(layer int, experts []int32) int {
 		started++
 	}
 	return started
+}
+
+// likelier says that the expert that would have to go for one of class c is wanted by the next turn of its layer with at
+// least this chance, as far as the policy can tell.
+func (v *residency) likelier(c int32, chance float64) bool {
+	p, ok := v.policy.(interface{ chance(score float64) float64 })
+	if !ok || v.slack()+v.room.free >= v.classes[c].bytes {
+		return false
+	}
+	own, any := v.victim(c)
+	if own < 0 {
+		own = any
+	}
+	return own >= 0 && p.chance(v.scoreOf(own)) >= chance
 }
 
 // mayGuess bounds the slots that guesses protect: two layers' demands fit beside one more of the given layer. In a sweep,

@@ -60,9 +60,9 @@ func runBenchPredictor(c *cli.Context, e env) error {
 	r := rs[0]
 	fmt.Fprintf(e.out, "%d tokens, %d of %d experts with a slot, store %s; the trace's experts were chosen here too: %.2f %%\n", r.Tokens, r.Slots, r.Total, r.Store, 100*r.Agreement)
 	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "lookahead\tright n+1\tright n+2\tresident\tin flight\ttogether\tabsent\tMB read\ttokens/s\t")
+	fmt.Fprintln(w, "predictor\tlookahead\tright n+1\tright n+2\tresident\tin flight\ttogether\tabsent\tMB read\ttokens/s\t")
 	for _, r := range rs {
-		fmt.Fprintf(w, "%d\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.1f\t%.1f\t\n", r.Depth, r.Recall1, r.Recall2, r.Resident, r.InFlight, r.Resident+r.InFlight, r.Absent,
+		fmt.Fprintf(w, "%s\t%d\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.1f\t%.1f\t\n", r.Predictor, r.Depth, r.Recall1, r.Recall2, r.Resident, r.InFlight, r.Resident+r.InFlight, r.Absent,
 			float64(r.Detail.BytesRead)/1e6, float64(r.Tokens)/r.Detail.PredictedMS*1e3)
 	}
 	return w.Flush()

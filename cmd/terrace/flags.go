@@ -50,6 +50,8 @@ func modelFlags() []cli.Flag {
 		&cli.StringFlag{Name: "ram", Value: "auto", Usage: "all memory the process may hold, experts included: `SIZE` or auto"},
 		&cli.StringFlag{Name: "expert-ram", Usage: "expert arena alone: `SIZE`, PERCENT% of the experts, or min (the smallest working set)"},
 		&cli.StringFlag{Name: "lookahead", Value: "auto", Usage: "layers whose experts are predicted ahead: auto, 0, 1 or 2"},
+		&cli.StringFlag{Name: "predictor-kind", Value: "auto", Usage: "who predicts them: gate-ahead, fitted (terrace calibrate --predictor makes it) or auto, the fitted one if there is one"},
+		&cli.BoolFlag{Name: "refine", Usage: "predict the next layer a second time, from a layer's output: better, later, and a wait more for each layer (not with a fitted predictor)"},
 		&cli.StringFlag{Name: "store", Value: "auto", Usage: "how experts are read: auto, uring, pread or mmap"},
 		&cli.StringFlag{Name: "dense", Value: "ram", Usage: "dense weights: ram (read at the start) or mmap (left to the page cache, for machines where they do not fit; slower)"},
 		&cli.StringFlag{Name: "mirror", Usage: "second copy of the model on another disk, `PATH` of the file or its folder, whole or in part: shares the reads"},
@@ -139,35 +141,18 @@ func engineOptions(c *cli.Context, e env) (engine.Options, error) {
 			return o, usagef("--ram is 0, want a size or auto")
 		}
 	}
-	switch s := c.String("expert-ram"); {
-	case s == "":
-	case s == "min":
-		o.ExpertRAM.Min = true
-	case strings.HasSuffix(s, "%"):
-		p, err := strconv.ParseFloat(strings.TrimSuffix(s, "%"), 64)
-		if err != nil || !(p > 0 && p <= 100) {
-			return o, usagef("--expert-ram is %q, want a share over 0%% and up to 100%%", s)
-		}
-		o.ExpertRAM.Percent = p
-	default:
-		if o.ExpertRAM.Bytes, err = parseSize(s); err != nil {
-			return o, usagef("--expert-ram: %w", err)
-		}
-		if o.ExpertRAM.Bytes == 0 {
-			return o, usagef("--expert-ram is 0, want a size, a share or min")
+	if s := c.String("expert-ram"); s != "" {
+		if o.ExpertRAM, err = parseExpertRAM(s); err != nil {
+			return o, err
 		}
 	}
-	switch s := c.String("lookahead"); s {
-	case "auto":
-		o.Lookahead = engine.LookaheadAuto
-	case "0", "1", "2":
-		o.Lookahead = int(s[0] - '0')
-	default:
-		return o, usagef("--lookahead is %q, want auto, 0, 1 or 2", s)
+	if o.Lookahead, err = parseLookahead(c.String("lookahead")); err != nil {
+		return o, err
 	}
 	o.Store, o.Dense, o.Mirror = c.String("store"), c.String("dense"), c.String("mirror")
+	o.Predictor, o.Refine = c.String("predictor-kind"), c.Bool("refine")
 	if dir := cacheDir(e); dir != "" {
-		o.Profile = filepath.Join(dir, "machine.json")
+		o.Profile, o.PredictorDir = filepath.Join(dir, "machine.json"), dir
 	}
 	if c.IsSet("mirror") && o.Mirror == "" {
 		return o, usagef("--mirror is empty, want a path")

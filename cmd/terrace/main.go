@@ -138,6 +138,7 @@ func newApp(e env) *cli.App {
 			evalCommand(e),
 			benchCommand(e),
 			heatCommand(e),
+			calibrateCommand(e),
 		},
 		Version:                version,
 		ExitErrHandler:         func(*cli.Context, error) {},

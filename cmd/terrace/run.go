@@ -16,6 +16,7 @@ import (
 
 	"terrace/chat"
 	"terrace/engine"
+	"terrace/router"
 	"terrace/sample"
 )
 
@@ -42,6 +43,7 @@ func runCommand(e env) *cli.Command {
 			&cli.BoolFlag{Name: "ignore-eos", Usage: "never sample an end token"},
 			&cli.BoolFlag{Name: "raw", Usage: "no chat template: the prompt is continued as it is, and spellings of special tokens in it are these tokens"},
 			&cli.BoolFlag{Name: "no-think", Usage: "ask the template for no thinking"},
+			&cli.StringFlag{Name: "trace", Usage: "record the routing of every token, and the guesses made for it, to `FILE` (.jsonl, .jsonl.gz), for bench cache and bench predictor"},
 			&cli.StringFlag{Name: "stats", Value: "off", Usage: "what was done, on standard error: off, text or json"},
 			&cli.StringFlag{Name: "stats-file", Usage: "write the statistics to `FILE` instead"},
 			&cli.BoolFlag{Name: "hash-logits", Usage: "SHA-256 over the logits of every generated position, in the statistics or, without them, on standard error"},
@@ -104,6 +106,18 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 		}()
 		statsTo = f
 	}
+	var trace *router.TraceWriter
+	if path := c.String("trace"); path != "" {
+		if trace, err = router.CreateTrace(path); err != nil {
+			return fmt.Errorf("--trace: %w", err)
+		}
+		defer func() {
+			if err := trace.Close(); err != nil && failed == nil {
+				failed = fmt.Errorf("--trace: %w", err)
+			}
+		}()
+		o.GuessAlways = true
+	}
 	eng, err := engine.Open(o)
 	if err != nil {
 		return err
@@ -114,6 +128,14 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 		return err
 	}
 	defer s.Close()
+	if trace != nil {
+		s.SetTrace(trace)
+		defer func() {
+			if err := s.SetTrace(nil); err != nil && failed == nil {
+				failed = fmt.Errorf("--trace: %w", err)
+			}
+		}()
+	}
 	e.tell()
 	p.Vocab, p.EOG = eng.Model().Config().Vocab, eng.Tokenizer().EOG()
 	r := &runner{c: c, e: e, eng: eng, s: s, params: p, stats: stats, statsTo: statsTo}

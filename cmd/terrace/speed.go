@@ -23,6 +23,9 @@ func speedFlags(prompt, decode int) []cli.Flag {
 	if prompt > 0 {
 		fs = append(fs, &cli.IntFlag{Name: "prompt", Value: prompt, Usage: "time a prompt of `N` tokens (0: none)"})
 	}
+	if decode > 0 && prompt == 0 {
+		fs = append(fs, lookaheadFlags()...)
+	}
 	if decode > 0 {
 		fs = append(fs,
 			&cli.IntFlag{Name: "decode", Value: decode, Usage: "time `N` decode steps (0: none)"},
@@ -69,6 +72,9 @@ func speedCommand(e env, name, usage string, prompt, decode int) *cli.Command {
 	return &cli.Command{
 		Name: name, Usage: usage, Flags: speedFlags(prompt, decode),
 		Action: func(c *cli.Context) error {
+			if decode > 0 && isLookaheads(c) {
+				return runLookaheads(c, e)
+			}
 			s, err := speedConfig(c, e)
 			if err != nil {
 				return err

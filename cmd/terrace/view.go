@@ -104,15 +104,21 @@ func statsText(w io.Writer, st *engine.Stats) error {
 			p("mirror    %s of that came from the mirror, which failed in %d reads so far", bytesText(st.MirrorBytes), st.MirrorErrors)
 		}
 		f := st.Prefetch
-		if f.DisabledReason != "" {
+		if f.Ignored != "" {
+			p("predictor the fitted one is ignored: %s", f.Ignored)
+		}
+		if f.Depth == 0 && f.DisabledReason != "" {
 			p("prefetch  off: %s", f.DisabledReason)
 		} else {
 			second := ""
 			if f.Depth > 1 {
 				second = fmt.Sprintf(", second next %.1f %%", 100*f.Recall2)
 			}
-			p("prefetch  lookahead %d: %d early reads asked for: %d used (%d of them late), %d wasted, %d taken back; right guesses: next layer %.1f %%%s",
-				f.Depth, f.Issued, f.Used, f.Late, f.Wasted, f.Issued-f.Used-f.Wasted, 100*f.Recall1, second)
+			if f.DisabledReason != "" {
+				second += "; " + f.DisabledReason
+			}
+			p("prefetch  %s, lookahead %d: %d early reads asked for: %d used (%d of them late), %d wasted, %d taken back; right guesses: next layer %.1f %%%s",
+				f.Predictor, f.Depth, f.Issued, f.Used, f.Late, f.Wasted, f.Issued-f.Used-f.Wasted, 100*f.Recall1, second)
 		}
 	}
 	if st.Bottleneck != "" {
