@@ -18,7 +18,7 @@ import (
 // families are the golden fixtures, unpacked: one or more of each architecture.
 func families(t *testing.T) map[string]string {
 	t.Helper()
-	packed, err := filepath.Glob("../testdata/golden/*/model.gguf.gz")
+	packed, err := filepath.Glob("../testdata/golden/*/model.drawn.gz")
 	if err != nil || len(packed) < 17 {
 		t.Fatalf("%d fixtures, %v", len(packed), err)
 	}

@@ -74,7 +74,7 @@ func load(t testing.TB, path string) *Tokenizer {
 
 const (
 	qwen3    = "tokenizers/qwen3.gguf.gz"
-	toyVocab = "golden/qwen3/model.gguf.gz"
+	toyVocab = "golden/qwen3/model.drawn.gz"
 )
 
 // vocabulary is a small one made by hand: 256 bytes, then further tokens of given kinds.
