@@ -2,31 +2,25 @@ package tokenizer
 
 import (
 	"bytes"
-	"compress/gzip"
-	"io"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 
 	"terrace/gguf"
+	"terrace/internal/testfile"
 )
 
 // unpack reads a file of testdata, through gzip where its name says so.
 func unpack(t testing.TB, path string) []byte {
 	t.Helper()
-	b, err := os.ReadFile("../testdata/" + path)
+	path = "../testdata/" + path
+	if strings.HasSuffix(path, ".gz") {
+		return testfile.Gunzip(t, path)
+	}
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if strings.HasSuffix(path, ".gz") {
-		z, err := gzip.NewReader(bytes.NewReader(b))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b, err = io.ReadAll(z); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return b
 }
