@@ -86,9 +86,6 @@ type runner struct {
 	bytes int64 // read in timed runs
 }
 
-// benchRand draws the tokens of the benches, the same ones in each run.
-func benchRand() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
-
 // openRunner loads the model and runs it until nothing is read any more, or the arena is too small for that to happen.
 func openRunner(ctx context.Context, c SpeedConfig) (*runner, error) {
 	if err := c.check(); err != nil {
@@ -102,7 +99,7 @@ func openRunner(ctx context.Context, c SpeedConfig) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{c: c, e: e, rng: benchRand()}
+	r := &runner{c: c, e: e, rng: rand.New(rand.NewPCG(1, 2))}
 	if e.Options().Context < need {
 		r.close()
 		return nil, fmt.Errorf("the context holds %d tokens, the runs need %d", e.Options().Context, need)

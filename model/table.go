@@ -70,14 +70,3 @@ func (t *residentTable) Rows(context.Context) ([][]byte, error) { return t.rows,
 
 // Release implements Table.
 func (t *residentTable) Release() {}
-
-// TableRows is the rows that the last token of window needs, window being the last tokens of a sequence or all of a short one.
-// It is for tools that prepare a table; the model must have one.
-func (m *Model) TableRows(window []int32) []int64 {
-	if m.engram == nil {
-		panic("model: TableRows of a model without a table")
-	}
-	out := make([]int64, m.engram.heads())
-	m.engram.ngrams.rows(out, window[max(0, len(window)-len(m.engram.mul)):])
-	return out
-}

@@ -82,9 +82,3 @@ func (o *Options) vocabulary() []gguf.Field {
 		{Key: "tokenizer.chat_template", Value: chatTemplate},
 	}
 }
-
-// Vocabulary is the metadata of a byte-level tokenizer of n tokens, at least MinVocab, most of which are fillers.
-func Vocabulary(n int) []gguf.Field {
-	o := Options{Vocab: n}
-	return o.vocabulary()
-}
