@@ -19,7 +19,7 @@ func fixture(t *testing.T, name string) (path string, long []int32) {
 	t.Helper()
 	dir := filepath.Join("..", "testdata", "golden", name)
 	path = filepath.Join(t.TempDir(), name+".gguf")
-	if err := os.WriteFile(path, testfile.Gunzip(t, filepath.Join(dir, "model.gguf.gz")), 0o600); err != nil {
+	if err := os.WriteFile(path, testfile.Gunzip(t, filepath.Join(dir, "model.drawn.gz")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var g struct {

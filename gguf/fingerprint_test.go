@@ -12,7 +12,7 @@ import (
 // TestFingerprint: a copy elsewhere has the same one; another header, another size or another part has not; the weights
 // do not count.
 func TestFingerprint(t *testing.T) {
-	data := testfile.Gunzip(t, "../testdata/golden/qwen3moe/model.gguf.gz")
+	data := testfile.Gunzip(t, "../testdata/golden/qwen3moe/model.drawn.gz")
 	dir := t.TempDir()
 	of := func(name string, b []byte) (*File, string) {
 		t.Helper()

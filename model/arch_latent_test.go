@@ -14,7 +14,7 @@ import (
 // TestSuppressedTokens: gemma4's list of tokens that never come takes their logits and no others, of every row.
 func TestSuppressedTokens(t *testing.T) {
 	ids := tokens(9)
-	plain := newRig(t, unzip(t, "golden", "gemma4", "model.gguf.gz"), setup{cpu: cpu.Options{Threads: 2}}).feed(t, ids, 9)
+	plain := newRig(t, unzip(t, "golden", "gemma4", "model.drawn.gz"), setup{cpu: cpu.Options{Threads: 2}}).feed(t, ids, 9)
 	data := rewritten(t, "gemma4", func(f *gguf.WriteFile) { set(f, "tokenizer.ggml.suppress_tokens", []int32{7, 319, 0}) })
 	got := newRig(t, data, setup{cpu: cpu.Options{Threads: 2}}).feed(t, ids, 4)
 	for r := range got {
@@ -42,7 +42,7 @@ func TestCompressedCache(t *testing.T) {
 		{"deepseek2-v3", 4, 4 * 2 * (32 + 16)},
 		{"gemma4-small", 3, 2 * (2*2*2*16 + 2*24)},
 	} {
-		m, err := model.Load(openBytes(t, c.name, unzip(t, "golden", c.name, "model.gguf.gz")), model.Options{MaxRows: 1})
+		m, err := model.Load(openBytes(t, c.name, unzip(t, "golden", c.name, "model.drawn.gz")), model.Options{MaxRows: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func TestSharedKVIgnoresOwn(t *testing.T) {
 		t.Error("keys that no layer uses are read")
 	}
 	ids := tokens(40)
-	want := newRig(t, unzip(t, "golden", "gemma4-small", "model.gguf.gz"), exact).feed(t, ids, 40)
+	want := newRig(t, unzip(t, "golden", "gemma4-small", "model.drawn.gz"), exact).feed(t, ids, 40)
 	if i, j, same := sameBits(r.feed(t, ids, 40), want); !same {
 		t.Errorf("token %d, logit %d is another", i, j)
 	}

@@ -16,7 +16,7 @@ func TestGoldenSameBits(t *testing.T) {
 		if (testing.Short() || raceEnabled) && name != "qwen3moe-kquants" && name != "gpt-oss" {
 			continue
 		}
-		data := unzip(t, "golden", name, "model.gguf.gz")
+		data := unzip(t, "golden", name, "model.drawn.gz")
 		ids := readGolden(t, name).Long.Tokens[:48]
 		if name == "gpt-oss" || name == "gemma4" || name == "gemma4-small" {
 			ids = readGolden(t, name).Long.Tokens[:200] // several times round the ring
@@ -50,7 +50,7 @@ func TestGoldenTimeline(t *testing.T) {
 		if raceEnabled && name != "gpt-oss" {
 			continue
 		}
-		data := unzip(t, "golden", name, "model.gguf.gz")
+		data := unzip(t, "golden", name, "model.drawn.gz")
 		ids := readGolden(t, name).Long.Tokens[:220]
 		want := newRig(t, data, setup{cpu: cpu.Options{Threads: 2}}).feed(t, ids, 512)
 		r := newRig(t, data, setup{cpu: cpu.Options{Threads: 2}, rows: 16, ahead: 2})

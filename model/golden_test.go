@@ -24,7 +24,7 @@ func TestGoldenExact(t *testing.T) {
 			if name == "deepseek2-lite" {
 				limit *= 2 // its 27 layers amplify rounding
 			}
-			r := newRig(t, unzip(t, "golden", name, "model.gguf.gz"), exact)
+			r := newRig(t, unzip(t, "golden", name, "model.drawn.gz"), exact)
 			worst := 0.0
 			check := func(what string, i int, got, want []float32) {
 				t.Helper()
@@ -81,7 +81,7 @@ func TestGoldenFast(t *testing.T) {
 			}
 			g := readGolden(t, name)
 			s := setup{cpu: cpu.Options{Threads: 2}, k: compute.KVF32, v: compute.KVF32}
-			data := unzip(t, "golden", name, "model.gguf.gz")
+			data := unzip(t, "golden", name, "model.drawn.gz")
 			r := newRig(t, data, s)
 			ref := newRig(t, data, exact) // itself within 1e-3 of the reference, at every position
 			got, want := r.feed(t, g.Long.Tokens, 512), ref.feed(t, g.Long.Tokens, 512)

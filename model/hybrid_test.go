@@ -35,7 +35,7 @@ func TestOldQwen3Next(t *testing.T) {
 		}
 	})
 	ids, s := tokens(40), setup{cpu: cpu.Options{Threads: 2}}
-	want := newRig(t, unzip(t, "golden", "qwen3next", "model.gguf.gz"), s).feed(t, ids, 40)
+	want := newRig(t, unzip(t, "golden", "qwen3next", "model.drawn.gz"), s).feed(t, ids, 40)
 	if i, j, same := sameBits(newRig(t, old, s).feed(t, ids, 7), want); !same {
 		t.Errorf("token %d, logit %d differs", i, j)
 	}
@@ -45,7 +45,7 @@ func TestOldQwen3Next(t *testing.T) {
 // out.
 func TestHybridKeys(t *testing.T) {
 	ids, s := tokens(20), setup{cpu: cpu.Options{Threads: 1}}
-	want := newRig(t, unzip(t, "golden", "qwen35moe", "model.gguf.gz"), s).feed(t, ids, 20)
+	want := newRig(t, unzip(t, "golden", "qwen35moe", "model.drawn.gz"), s).feed(t, ids, 20)
 	for what, change := range map[string]func(f *gguf.WriteFile){
 		"an array of recurrent layers": func(f *gguf.WriteFile) {
 			set(f, "qwen35moe.attention.recurrent_layers", []bool{true, true, false, true, true, false})

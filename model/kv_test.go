@@ -14,7 +14,7 @@ import (
 // codes', and so are these); the limits are half as much again.
 func TestGoldenQuantisedKV(t *testing.T) {
 	g := readGolden(t, "qwen3")
-	data := unzip(t, "golden", "qwen3", "model.gguf.gz")
+	data := unzip(t, "golden", "qwen3", "model.drawn.gz")
 	tokens := g.Long.Tokens[:120]
 	run := func(k, v compute.KVType, cut, threads int) [][]float32 {
 		return newRig(t, data, setup{cpu: cpu.Options{Threads: threads}, k: k, v: v}).feed(t, tokens, cut)

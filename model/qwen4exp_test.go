@@ -20,7 +20,7 @@ func init() {
 // TestStreamsGoBack: from a checkpoint inside a block of positions, other tokens give the logits of a sequence that never held
 // the first ones: neither index keys nor n-grams nor convolutions remember them.
 func TestStreamsGoBack(t *testing.T) {
-	data := unzip(t, "golden", "qwen4exp", "model.gguf.gz")
+	data := unzip(t, "golden", "qwen4exp", "model.drawn.gz")
 	long := readGolden(t, "qwen4exp").Long.Tokens
 	for _, save := range []int{60, 61, 62, 63} {
 		r := newRig(t, data, setup{cpu: cpu.Options{Threads: 2}, saves: 1})
@@ -107,7 +107,7 @@ func TestStreamsPredictionLayer(t *testing.T) {
 	if n := m.Config().Layers; n != 4 {
 		t.Errorf("%d layers, want the 4 of the trunk", n)
 	}
-	if r, j, same := sameBits(m.feed(t, ids, 48), newRig(t, unzip(t, "golden", "qwen4exp", "model.gguf.gz"), exact).feed(t, ids, 48)); !same {
+	if r, j, same := sameBits(m.feed(t, ids, 48), newRig(t, unzip(t, "golden", "qwen4exp", "model.drawn.gz"), exact).feed(t, ids, 48)); !same {
 		t.Errorf("token %d, logit %d differs", r, j)
 	}
 }
@@ -171,7 +171,7 @@ func (s *slowTable) Rows(ctx context.Context) ([][]byte, error) {
 
 // TestTableFails: rows that do not come fail the forward pass and leave the sequence as it was, with the question ended.
 func TestTableFails(t *testing.T) {
-	data := unzip(t, "golden", "qwen4exp", "model.gguf.gz")
+	data := unzip(t, "golden", "qwen4exp", "model.drawn.gz")
 	ids := readGolden(t, "qwen4exp").Prompt.Tokens
 	want := newRig(t, data, setup{cpu: cpu.Options{Threads: 1}}).feed(t, ids, 48)
 	r := newRig(t, data, setup{cpu: cpu.Options{Threads: 1}})

@@ -17,7 +17,7 @@ var recurrentFixtures = []string{"qwen3next", "lfm2moe", "nemotron_h_moe"}
 func TestRecurrentFailedRead(t *testing.T) {
 	ids := tokens(20)
 	for _, name := range recurrentFixtures {
-		data := unzip(t, "golden", name, "model.gguf.gz")
+		data := unzip(t, "golden", name, "model.drawn.gz")
 		s := setup{cpu: cpu.Options{Threads: 2}}
 		want := newRig(t, data, s).feed(t, ids, 20)
 		var st *starving
@@ -51,7 +51,7 @@ func TestRecurrentFailedRead(t *testing.T) {
 func TestRecurrentCheckpoints(t *testing.T) {
 	ids := tokens(30)
 	for _, name := range recurrentFixtures {
-		data := unzip(t, "golden", name, "model.gguf.gz")
+		data := unzip(t, "golden", name, "model.drawn.gz")
 		want := newRig(t, data, setup{cpu: cpu.Options{Threads: 1}}).feed(t, ids, 30)
 		r := newRig(t, data, setup{cpu: cpu.Options{Threads: 2}, saves: 2})
 		r.st.Save() // nothing yet
@@ -93,7 +93,7 @@ func TestRecurrentDecodeAllocatesNothing(t *testing.T) {
 	}
 	for _, name := range recurrentFixtures {
 		for _, threads := range []int{1, 2} {
-			r := newRig(t, unzip(t, "golden", name, "model.gguf.gz"), setup{cpu: cpu.Options{Threads: threads}, ahead: 2, saves: 2})
+			r := newRig(t, unzip(t, "golden", name, "model.drawn.gz"), setup{cpu: cpu.Options{Threads: threads}, ahead: 2, saves: 2})
 			out := make([]float32, r.Config().Vocab)
 			one, ctx := []int32{7}, context.Background()
 			n := testing.AllocsPerRun(50, func() {

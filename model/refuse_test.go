@@ -15,7 +15,7 @@ import (
 // rewritten is a fixture after spoil had its way with it.
 func rewritten(t testing.TB, name string, spoil func(f *gguf.WriteFile)) []byte {
 	t.Helper()
-	data := unzip(t, "golden", name, "model.gguf.gz")
+	data := unzip(t, "golden", name, "model.drawn.gz")
 	f := openBytes(t, name, data)
 	w := gguf.WriteFile{Metadata: f.Metadata.Fields()}
 	for i := range f.Tensors {
@@ -113,7 +113,7 @@ func TestFamiliesRefuse(t *testing.T) {
 
 // TestPredictionLayers: a file without the tensors of the layers that only predict further tokens is the same model.
 func TestPredictionLayers(t *testing.T) {
-	whole := unzip(t, "golden", "glm4moe", "model.gguf.gz")
+	whole := unzip(t, "golden", "glm4moe", "model.drawn.gz")
 	cut := rewritten(t, "glm4moe", func(f *gguf.WriteFile) {
 		for i := 0; i < len(f.Tensors); {
 			if name := f.Tensors[i].Name; strings.HasPrefix(name, "blk.4.") {

@@ -36,7 +36,7 @@ func TestRopeGolden(t *testing.T) {
 		if c.Fixture == "deepseek2-lite" {
 			limit *= 2
 		}
-		got := newRig(t, unzip(t, "golden", c.Fixture, "model.gguf.gz"), s).feed(t, g.Long.Tokens, 512)
+		got := newRig(t, unzip(t, "golden", c.Fixture, "model.drawn.gz"), s).feed(t, g.Long.Tokens, 512)
 		if d := farthest(got[299], c.Logits); !(d <= limit) {
 			t.Errorf("%s, %+v: logits differ by %.3g, limit %.3g", c.Fixture, o, d, limit)
 		} else {

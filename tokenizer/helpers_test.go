@@ -3,8 +3,6 @@ package tokenizer
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -12,23 +10,19 @@ import (
 	"testing"
 
 	"terrace/gguf"
+	"terrace/internal/testfile"
 )
 
 // unpack reads a file of testdata, through gzip where its name says so.
 func unpack(t testing.TB, path string) []byte {
 	t.Helper()
-	b, err := os.ReadFile("../testdata/" + path)
+	path = "../testdata/" + path
+	if strings.HasSuffix(path, ".gz") {
+		return testfile.Gunzip(t, path)
+	}
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if strings.HasSuffix(path, ".gz") {
-		z, err := gzip.NewReader(bytes.NewReader(b))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b, err = io.ReadAll(z); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return b
 }
@@ -83,7 +77,7 @@ const (
 	deepseek = "tokenizers/deepseek_v3.gguf.gz"
 	gptoss   = "tokenizers/gptoss.gguf.gz"
 	mistral  = "tokenizers/mistral_spm.gguf.gz"
-	toyVocab = "golden/qwen3/model.gguf.gz"
+	toyVocab = "golden/qwen3/model.drawn.gz"
 )
 
 // withMerges adds the merges that the gptoss file is stored without: for each normal token in the order of ids, each cut of it

@@ -27,7 +27,7 @@ func terrace(stdin string, args ...string) (code int, out, errs string) {
 // golden unpacks a fixture's model.
 func golden(t *testing.T, name string) string {
 	t.Helper()
-	b := testfile.Gunzip(t, filepath.Join("../../testdata/golden", name, "model.gguf.gz"))
+	b := testfile.Gunzip(t, filepath.Join("../../testdata/golden", name, "model.drawn.gz"))
 	p := filepath.Join(t.TempDir(), name+".gguf")
 	if err := os.WriteFile(p, b, 0o644); err != nil {
 		t.Fatal(err)

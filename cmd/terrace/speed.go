@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"terrace/bench"
+	"terrace/engine"
 )
 
 // speedFlags are those of the commands that time a loaded model.
@@ -17,7 +18,7 @@ func speedFlags(prompt, decode int) []cli.Flag {
 	for _, f := range fs {
 		if s, ok := f.(*cli.StringFlag); ok && s.Name == "expert-ram" {
 			s.Value = "100%"
-			s.Usage = "expert arena: `SIZE`, PERCENT% of the experts, or min (the smallest working set)"
+			s.Usage = "expert arena: `SIZE`, PERCENT% of the experts, or min (the smallest working set); with --ram alone what that leaves"
 		}
 	}
 	if prompt > 0 {
@@ -44,6 +45,9 @@ func speedConfig(c *cli.Context, e env) (bench.SpeedConfig, error) {
 	}
 	var err error
 	s.Engine, err = engineOptions(c, e)
+	if c.IsSet("ram") && !c.IsSet("expert-ram") {
+		s.Engine.ExpertRAM = engine.ExpertBudget{} // what the budget leaves
+	}
 	return s, err
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Gunzip returns the unpacked bytes of a gzip file and ends the test where it cannot.
+// Gunzip returns the unpacked bytes of a gzip file, those of a drawn file drawn, and ends the test where it cannot.
 func Gunzip(tb testing.TB, path string) []byte {
 	tb.Helper()
 	f, err := os.Open(path)
@@ -25,6 +25,9 @@ func Gunzip(tb testing.TB, path string) []byte {
 	b, err := io.ReadAll(z)
 	if err != nil {
 		tb.Fatal(err)
+	}
+	if b, err = unpack(b); err != nil {
+		tb.Fatalf("%s: %v", path, err)
 	}
 	return b
 }
