@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"path"
 	"strings"
 	"testing"
 )
@@ -15,7 +16,7 @@ func corpora() map[string]string {
 }
 
 func BenchmarkSplit(b *testing.B) {
-	for _, name := range []string{"qwen2", "qwen35", "llama-bpe", "gpt-2", "default"} {
+	for _, name := range []string{"qwen2", "qwen35", "llama-bpe", "gpt-2", "default", "gpt-4o", "tekken", "kimi-k2", "deepseek-v3", "deepseek-llm", "starcoder", "gemma4"} {
 		for corpus, text := range corpora() {
 			b.Run(name+"/"+corpus, func(b *testing.B) {
 				b.SetBytes(int64(len(text)))
@@ -47,12 +48,50 @@ func BenchmarkMerge(b *testing.B) {
 				}
 			}
 		})
-		b.Run("cached/"+corpus, func(b *testing.B) {
+		b.Run("cached/"+corpus, func(b *testing.B) { benchEncode(b, tok, text) })
+	}
+}
+
+// BenchmarkVocabularies measures whole texts, with the piece cache, for the other vocabularies.
+func BenchmarkVocabularies(b *testing.B) {
+	for _, vocab := range []string{deepseek, gptoss, mistral} {
+		tok := load(b, vocab)
+		for corpus, text := range corpora() {
+			b.Run(path.Base(vocab)+"/"+corpus, func(b *testing.B) { benchEncode(b, tok, text) })
+		}
+	}
+}
+
+func benchEncode(b *testing.B, tok *Tokenizer, text string) {
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	var ids []int32
+	for b.Loop() {
+		ids = tok.Encode(ids[:0], text, false, true)
+	}
+}
+
+// BenchmarkScore measures merging by score without the piece cache.
+func BenchmarkScore(b *testing.B) {
+	tok := load(b, mistral)
+	for corpus, text := range corpora() {
+		text = string(appendSpaced(nil, text))
+		b.Run(corpus, func(b *testing.B) {
 			b.SetBytes(int64(len(text)))
-			b.ReportAllocs()
 			var ids []int32
+			w := new(scratch)
+			ends := tok.split.ends(nil, text)
 			for b.Loop() {
-				ids = tok.Encode(ids[:0], text, false, true)
+				ids = ids[:0]
+				at := 0
+				for _, end := range ends {
+					if end-at > linearPiece {
+						ids = tok.spm.encodeHeap(ids, text[at:end], w)
+					} else {
+						ids = tok.spm.encodeShort(ids, text[at:end])
+					}
+					at = end
+				}
 			}
 		})
 	}
@@ -60,12 +99,9 @@ func BenchmarkMerge(b *testing.B) {
 
 // BenchmarkLongRun measures one piece that no splitter cuts.
 func BenchmarkLongRun(b *testing.B) {
-	tok := load(b, qwen3)
-	text := strings.Repeat("a", 1<<16)
-	b.SetBytes(int64(len(text)))
-	var ids []int32
-	for b.Loop() {
-		ids = tok.Encode(ids[:0], text, false, true)
+	for _, vocab := range []string{qwen3, mistral} {
+		tok := load(b, vocab)
+		b.Run(path.Base(vocab), func(b *testing.B) { benchEncode(b, tok, strings.Repeat("a", 1<<16)) })
 	}
 }
 
@@ -82,10 +118,14 @@ func BenchmarkStream(b *testing.B) {
 }
 
 func BenchmarkNew(b *testing.B) {
-	md := metadataOf(b, qwen3)
-	for b.Loop() {
-		if _, err := New(md); err != nil {
-			b.Fatal(err)
-		}
+	for _, vocab := range []string{qwen3, mistral} {
+		md := metadataOf(b, vocab)
+		b.Run(path.Base(vocab), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := New(md); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

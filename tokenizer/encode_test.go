@@ -257,26 +257,46 @@ func TestAddSpecial(t *testing.T) {
 
 // TestLongRuns: what would take minutes if anything were quadratic.
 func TestLongRuns(t *testing.T) {
-	tok := load(t, qwen3)
 	n := 1 << 18
 	if raceEnabled {
 		n = 1 << 14
 	}
-	for name, s := range map[string]string{
-		"letters": strings.Repeat("a", n), "spaces": strings.Repeat(" ", n), "lines": strings.Repeat("\n", n), "punctuation": strings.Repeat(".", n),
-		"marks": strings.Repeat("\u0301", n/2), "openings": strings.Repeat("<", n), "half tokens": strings.Repeat("<|im_", n/5), "tokens": strings.Repeat("<|im_end|>", n/10),
-		"digits": strings.Repeat("7", n), "broken": strings.Repeat("\x80", n/8), "spaces and lines": strings.Repeat(" \n", n/2), "apostrophes": strings.Repeat("'", n),
-	} {
-		begin := time.Now()
-		ids := tok.Encode(nil, s, false, true)
-		took := time.Since(begin)
-		if took > 10*time.Second {
-			t.Errorf("%s: %d bytes took %v", name, len(s), took)
-		}
-		if got := string(tok.Decode(ids, true)); got != s && name != "broken" {
-			t.Errorf("%s: does not decode to itself", name)
+	for i, vocab := range golden {
+		tok := load(t, vocab)
+		n := n >> min(i, 2)
+		for name, s := range map[string]string{
+			"letters": strings.Repeat("a", n), "spaces": strings.Repeat(" ", n), "lines": strings.Repeat("\n", n), "punctuation": strings.Repeat(".", n),
+			"marks": strings.Repeat("\u0301", n/2), "openings": strings.Repeat("<", n), "half tokens": strings.Repeat("<|im_", n/5), "tokens": strings.Repeat("<|im_end|>", n/10),
+			"digits": strings.Repeat("7", n), "broken": strings.Repeat("\x80", n/8), "spaces and lines": strings.Repeat(" \n", n/2), "apostrophes": strings.Repeat("'", n),
+		} {
+			begin := time.Now()
+			ids := tok.Encode(nil, s, false, true)
+			took := time.Since(begin)
+			if took > 10*time.Second {
+				t.Errorf("%s, %s: %d bytes took %v", vocab, name, len(s), took)
+			}
+			if got := string(tok.Decode(ids, true)); got != s && name != "broken" {
+				t.Errorf("%s, %s: does not decode to itself", vocab, name)
+			}
 		}
 	}
+	// Splitters alone, on what their patterns would go back over.
+	seen := map[splitter]bool{}
+	for name, p := range preTokenizers {
+		if seen[p.split] {
+			continue
+		}
+		seen[p.split] = true
+		for _, unit := range []string{"A", "a", "aA", "中A", "\u0301", "\u0301A", "你", " ", " \n", "1", "1 ", "!", "!a", "'", "\x00", "\x00\u200d", "\u3000", "¼a", "\t!", "/\n"} {
+			s := strings.Repeat(unit, n/2/len(unit)) + "x"
+			begin := time.Now()
+			p.split.ends(nil, s)
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("%s: %d bytes of %q took %v", name, len(s), unit, took)
+			}
+		}
+	}
+	tok := load(t, qwen3)
 	parts := make([]Part, 1<<16)
 	for i := range parts {
 		parts[i] = Part{"<|im_end|>"[i%10 : i%10+1], i%3 == 0}

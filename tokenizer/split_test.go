@@ -104,11 +104,16 @@ func TestSplitters(t *testing.T) {
 		}
 		return true
 	}
+	seen := map[splitter]bool{}
 	for name := range published {
+		if seen[preTokenizers[name].split] && name != "bailingmoe2" { // its pattern reads otherwise
+			continue
+		}
+		seen[preTokenizers[name].split] = true
 		for _, s := range nasty {
 			compare(name, s)
 			for _, other := range nasty {
-				if len(s)+len(other) < 20 && !raceEnabled && !compare(name, s+other) {
+				if len(s)+len(other) < 12 && !raceEnabled && !compare(name, s+other) {
 					return
 				}
 			}
@@ -117,7 +122,7 @@ func TestSplitters(t *testing.T) {
 	// Random texts over an alphabet in which every class and every letter of the patterns is frequent.
 	alphabet := []rune("  \n\r\t'''sStTrevmlLdDab1２½!./$<`\u00a0\u3000\u0301\u093eéÉÉ你你かー⺀〇々ʰאǅ한ა👍\u200d\x00\ue000，")
 	r := rand.New(rand.NewPCG(1, 2))
-	rounds := 4000
+	rounds := 2000
 	if raceEnabled {
 		rounds = 200
 	}
