@@ -80,7 +80,15 @@ func (b *bpe) encodeUncached(dst []int32, s string, w *scratch) []int32 {
 	if len(s) > linearPiece {
 		return b.encodeHeap(dst, s, w)
 	}
-	sym := b.symbols(w.short[:0], s)
+	sym := w.short[:0]
+	if b.wide != nil {
+		sym = b.symbols(sym, s)
+	} else {
+		sym = w.short[:len(s)]
+		for i := range sym {
+			sym[i] = b.bytes[s[i]]
+		}
+	}
 	// best[i] is the merge of sym[i] and sym[i+1]; the rank stands in the high half, so the smallest goes first.
 	best := w.best[:len(sym)-1]
 	for i := range best {
