@@ -87,11 +87,10 @@ func (p spacedSplitter) ends(dst []int, s string) []int {
 		}
 		return dst
 	}
-	before := symbolLen(' ')
 	inMark, inBreak := false, false
-	for i := 0; i < len(s); i += before {
-		before = min(symbolLen(s[i]), len(s)-i)
-		mark := before == len(spaceMark) && s[i:i+before] == spaceMark
+	for i, n := 0, 0; i < len(s); i += n {
+		n = min(symbolLen(s[i]), len(s)-i)
+		mark := s[i:i+n] == spaceMark
 		brk := s[i] == '\n'
 		if i > 0 && (p.words && mark && !inMark || p.lines && brk != inBreak) {
 			dst = append(dst, i)
