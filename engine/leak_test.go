@@ -92,7 +92,7 @@ func TestNothingLeft(t *testing.T) {
 		}
 		s.OnRoute(nil)
 		_, err = s.Sync(context.Background(), tokens) // a session survives both
-		for try := 0; err != nil && i%4 == 2 && try < 50; try++ {
+		for try := 0; err != nil && i%4 == 2 && try < 2000; try++ {
 			// Reads of the cut file that were under way still fail who joins them.
 			time.Sleep(time.Millisecond)
 			_, err = s.Sync(context.Background(), tokens)

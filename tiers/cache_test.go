@@ -349,9 +349,9 @@ func TestFailedRead(t *testing.T) {
 }
 
 func TestContext(t *testing.T) {
-	gate := make(chan struct{})
+	gate, begun := make(chan struct{}), make(chan struct{}, 64)
 	experts := testExperts(2, 8)
-	s, err := NewMem(Mem{Fill: func(d *Desc, p int, dst []byte) error { <-gate; return fillPiece(d, p, dst) }}, StoreOptions{Depth: 1})
+	s, err := NewMem(Mem{Fill: func(d *Desc, p int, dst []byte) error { begun <- struct{}{}; <-gate; return fillPiece(d, p, dst) }}, StoreOptions{Depth: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,6 +372,7 @@ func TestContext(t *testing.T) {
 	if _, ok, err := r.Next(ctx, true); ok || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Next past the deadline: %v, %v", ok, err)
 	}
+	<-begun
 	r.Close()
 	// The first read had begun and ends; the second was taken back.
 	if a, b := c.Contains(1, 1), c.Contains(1, 2); a != InFlight || b != Absent {

@@ -41,6 +41,7 @@ func TestSpace(t *testing.T) {
 				return r.Anon
 			}
 			part := s.Mem[size-40<<20 : size-8<<20]
+			const slack = 4 << 20 // the runtime gives memory back, and takes some, at any time
 			for range 3 {
 				before := resident()
 				if err := s.Commit(part); err != nil {
@@ -52,13 +53,13 @@ func TestSpace(t *testing.T) {
 					}
 					part[i] = 1
 				}
-				if n := resident() - before; runtime.GOOS == "linux" && n < 31<<20 {
+				if n := resident() - before; runtime.GOOS == "linux" && n < 32<<20-slack {
 					t.Errorf("%d bytes more resident after 32 MiB were touched", n)
 				}
 				if err := s.Release(part); err != nil {
 					t.Fatal(err)
 				}
-				if n := resident() - before; runtime.GOOS == "linux" && n > 1<<20 {
+				if n := resident() - before; runtime.GOOS == "linux" && n > slack {
 					t.Errorf("%d bytes more resident after everything was given back", n)
 				}
 			}
