@@ -1,5 +1,7 @@
 package synth
 
+import "slices"
+
 // shape is the geometry of a published model. Widths and lengths are elements; fields that an architecture lacks are zero.
 type shape struct {
 	arch                           string
@@ -74,10 +76,11 @@ type Family struct {
 
 // Families lists what can be written, in the order of their architectures.
 func Families() []Family {
-	for i := range families {
-		families[i].Arch = families[i].shape.arch
+	list := slices.Clone(families)
+	for i := range list {
+		list[i].Arch = list[i].shape.arch
 	}
-	return families
+	return list
 }
 
 func qwen3(layers, hidden, heads, expertFF, ff int) shape {
