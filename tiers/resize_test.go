@@ -3,7 +3,6 @@ package tiers
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime/pprof"
@@ -12,8 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"terrace/internal/host"
 )
 
 // slotWatcher is a store that checks what it is told about the memory of slots.
@@ -304,88 +301,6 @@ func TestNoMemory(t *testing.T) {
 		t.Error(err)
 	}
 	checkCache(t, c)
-}
-
-// TestArenaMemory follows resident memory through shrinking and growing, with slots smaller and larger than huge pages.
-func TestArenaMemory(t *testing.T) {
-	if _, err := host.RSS(); err != nil || host.HugePage == 0 {
-		t.Skip("resident memory is not known here:", err)
-	}
-	if raceOn {
-		t.Skip("the race detector has memory of its own")
-	}
-	resident := func() int64 {
-		r, err := host.RSS()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.Anon
-	}
-	for _, size := range []int64{300 << 10, 3<<20 + 100<<10, 4 << 20} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			const n = 12
-			experts := make([][]Desc, 2)
-			for l := range experts {
-				for e := range n {
-					d := Desc{ID: ExpertID{uint16(l), uint16(e)}}
-					d.Pieces[0].Length = size + int64(l)*size/8 // two sizes
-					experts[l] = append(experts[l], d)
-				}
-			}
-			s, err := NewMem(Mem{Fill: func(_ *Desc, _ int, dst []byte) error {
-				for i := 0; i < len(dst); i += 4096 {
-					dst[i] = 1
-				}
-				return nil
-			}}, StoreOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			before := resident()
-			c, err := NewCache(Options{Store: s, Experts: experts, Slots: 2 * n, TopK: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer closeCache(t, c)
-			all := make([]int32, n)
-			for e := range all {
-				all[e] = int32(e)
-			}
-			const slack = 1 << 20 // the test's own heap
-			use := func() {
-				t.Helper()
-				for l := range experts {
-					r, err := c.Begin(l, all)
-					if err != nil {
-						t.Fatal(err)
-					}
-					for r.Left() > 0 {
-						l, _, err := r.Next(context.Background(), true)
-						if err != nil {
-							t.Fatal(err)
-						}
-						l.Release()
-						_, live := c.Arena()
-						if got := resident() - before; got > live+slack {
-							t.Fatalf("%d bytes resident, %d live", got, live)
-						}
-					}
-					r.Close()
-				}
-			}
-			use()
-			if got := resident() - before; got < c.MaxBytes()*9/10 {
-				t.Errorf("%d bytes resident with every expert of %d", got, c.MaxBytes())
-			}
-			for _, part := range []int64{3, 2, 1, 4, 2} {
-				live := c.Resize(c.MaxBytes() * part / 4)
-				if got := resident() - before; got > live+slack {
-					t.Errorf("%d bytes resident, %d live after a resize to %d/4", got, live, part)
-				}
-				use()
-			}
-		})
-	}
 }
 
 // TestSizes: classes, the smallest working set and the helpers that count in slots.

@@ -78,7 +78,7 @@ func TestMachine(t *testing.T) {
 	if after.Peak < 32<<20 || after.Peak < before.Peak {
 		t.Errorf("peak %d, then %d after 32 MiB were touched", before.Peak, after.Peak)
 	}
-	if runtime.GOOS == "linux" && after.Anon-before.Anon < 31<<20 {
+	if runtime.GOOS == "linux" && after.Anon-before.Anon < 24<<20 { // the runtime gives memory back at any time
 		t.Errorf("anonymous part grew from %d to %d by touching 32 MiB", before.Anon, after.Anon)
 	}
 }
