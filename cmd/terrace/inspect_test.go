@@ -19,29 +19,33 @@ type published struct {
 	q4, q2     int64  // an expert as Q4_K and as Q2_K, with what stands for these where rows are not whole blocks
 	all4, all2 string // all experts
 	dense      string // everything else in Q8_0
-	kv         int64  // a token in float16
+	kv         int64  // a token in float16, keys of an index with it
 	state      int64
 	table      string
+
+	near  int64 // of kv, in windowed layers
+	index int64 // of kv
+	conv  int64 // of state
 }
 
 var models = []published{
-	{"qwen3-30b-a3b", 2654208, 1548288, "15.2", "8.9", "1.52", 98304, 0, ""},
-	{"qwen3-235b-a22b", 10616832, 6193152, "119", "69.4", "7.9", 192512, 0, ""},
-	{"qwen3-next-80b-a3b", 1769472, 1032192, "40.5", "23.6", "2.3", 24576, 75497472 + 3538944, ""},
-	{"qwen3.5-35b-a3b", 1769472, 1032192, "16.9", "9.8", "2.4", 20480, 62914560 + 2949120, ""},
-	{"qwen3.5-122b-a10b", 5308416, 3096576, "60.8", "35.4", "6.1", 24576, 150994944 + 5308416, ""},
-	{"qwen3.5-397b-a17b", 7077888, 4128768, "202", "118", "", 30720, 188743680 + 6635520, ""},
-	{"qwen3.8-flash-next", 2969600, 1996800, "68.0", "45.7", "4.9", 24576 + 3072, 113246208 + 4423680 + 368640, "26.8"},
-	{"gpt-oss-20b", 13219200, 0, "9.5", "", "1.8", 49152, 0, ""},
-	{"gpt-oss-120b", 13219200, 0, "56.7", "", "2.1", 73728, 0, ""},
-	{"glm-4.5-air", 10452992, 7028736, "56.1", "37.7", "7.1", 188416, 0, ""},
-	{"glm-4.6", 13271040, 7741440, "176", "103", "16.7", 376832, 0, ""},
-	{"glm-4.7-flash", 5308416, 3096576, "14.6", "8.5", "2.1", 54144, 0, ""},
-	{"deepseek-v2-lite", 5226496, 3514368, "8.1", "5.4", "1.3", 31104, 0, ""}, // 26 layers of 64; 5.5 is printed, which these figures do not give
-	{"deepseek-v3", 24772608, 14450688, "343", "200", "16.9", 70272, 0, ""},
-	{"mixtral-8x7b", 99090432, 57802752, "23.6", "13.8", "1.6", 131072, 0, ""},
-	{"olmoe-1b-7b", 3538944, 2064384, "3.4", "2.0", "0.47", 131072, 0, ""},
-	{"gemma-4-26b-a4b", 3593216, 2416128, "12.9", "8.6", "2.4", 25*8192 + 5*4096, 0, ""},
+	{"qwen3-30b-a3b", 2654208, 1548288, "15.2", "8.9", "1.52", 98304, 0, "", 0, 0, 0},
+	{"qwen3-235b-a22b", 10616832, 6193152, "119", "69.4", "7.9", 192512, 0, "", 0, 0, 0},
+	{"qwen3-next-80b-a3b", 1769472, 1032192, "40.5", "23.6", "2.3", 24576, 75497472 + 3538944, "", 0, 0, 3538944},
+	{"qwen3.5-35b-a3b", 1769472, 1032192, "16.9", "9.8", "2.4", 20480, 62914560 + 2949120, "", 0, 0, 2949120},
+	{"qwen3.5-122b-a10b", 5308416, 3096576, "60.8", "35.4", "6.1", 24576, 150994944 + 5308416, "", 0, 0, 5308416},
+	{"qwen3.5-397b-a17b", 7077888, 4128768, "202", "118", "", 30720, 188743680 + 6635520, "", 0, 0, 6635520},
+	{"qwen3.8-flash-next", 2969600, 1996800, "68.0", "45.7", "4.9", 24576 + 3072, 113246208 + 4423680 + 368640, "26.8", 0, 3072, 4423680 + 368640},
+	{"gpt-oss-20b", 13219200, 0, "9.5", "", "1.8", 49152, 0, "", 24576, 0, 0},
+	{"gpt-oss-120b", 13219200, 0, "56.7", "", "2.1", 73728, 0, "", 36864, 0, 0},
+	{"glm-4.5-air", 10452992, 7028736, "56.1", "37.7", "7.1", 188416, 0, "", 0, 0, 0},
+	{"glm-4.6", 13271040, 7741440, "176", "103", "16.7", 376832, 0, "", 0, 0, 0},
+	{"glm-4.7-flash", 5308416, 3096576, "14.6", "8.5", "2.1", 54144, 0, "", 0, 0, 0},
+	{"deepseek-v2-lite", 5226496, 3514368, "8.1", "5.4", "1.3", 31104, 0, "", 0, 0, 0}, // 26 layers of 64; 5.5 is printed, which these figures do not give
+	{"deepseek-v3", 24772608, 14450688, "343", "200", "16.9", 70272, 0, "", 0, 0, 0},
+	{"mixtral-8x7b", 99090432, 57802752, "23.6", "13.8", "1.6", 131072, 0, "", 0, 0, 0},
+	{"olmoe-1b-7b", 3538944, 2064384, "3.4", "2.0", "0.47", 131072, 0, "", 0, 0, 0},
+	{"gemma-4-26b-a4b", 3593216, 2416128, "12.9", "8.6", "2.4", 25*8192 + 5*4096, 0, "", 25 * 8192, 0, 0},
 }
 
 // printed reports whether n bytes are, in GiB, the digits of s.
@@ -114,13 +118,16 @@ func TestInspectModels(t *testing.T) {
 				if y.Dense != m.Weights.Dense || y.DenseParams != m.Weights.DenseParams {
 					t.Errorf("%d dense weights of %d bytes, the file has %d of %d", y.DenseParams, y.Dense, m.Weights.DenseParams, m.Weights.Dense)
 				}
-				if z.KV+z.Index != p.kv {
-					t.Errorf("a token takes %d and %d bytes, want %d", z.KV, z.Index, p.kv)
+				if z.KV != p.kv-p.index || z.Index != p.index || z.Windowed != p.near || (z.Window > 0) != (p.near > 0) {
+					t.Errorf("a token takes %+v, want %d bytes, %d of them for an index and %d windowed", *z, p.kv, p.index, p.near)
 				}
-				if z.Recurrent+z.Conv != p.state {
-					t.Errorf("a sequence has a state of %d and %d bytes, want %d", z.Recurrent, z.Conv, p.state)
+				if z.Recurrent != p.state-p.conv || z.Conv != p.conv {
+					t.Errorf("a sequence has a state of %d and %d bytes, want %d with %d", z.Recurrent, z.Conv, p.state, p.conv)
 				}
-				if table := r.Table; table != nil && (table.Bytes != m.Weights.Table || !printed(t, table.Bytes, p.table)) || (table != nil) != (p.table != "") {
+				if r.Params != m.Weights.Params {
+					t.Errorf("%d parameters, the file has %d", r.Params, m.Weights.Params)
+				}
+				if table := r.Table; table != nil && (table.Bytes != m.Weights.Table || table.Rows != 320001536 || !printed(t, table.Bytes, p.table)) || (table != nil) != (p.table != "") {
 					t.Errorf("table %+v, the file's has %d bytes, want %q GiB", table, m.Weights.Table, p.table)
 				}
 				if y.Skipped != 0 {
