@@ -78,7 +78,7 @@ func Open(o Options) (opened *Engine, err error) {
 	e.govern()
 	// From here on a learned model's hottest experts are on their way, while the processor is busy with its vocabulary.
 	if e.tok, err = tokenizer.New(f.Metadata); err != nil {
-		return nil, fmt.Errorf("%s: %w", o.Path, err)
+		return nil, err
 	}
 	for _, w := range e.tok.Warnings() {
 		e.log.Warn(w, "model", filepath.Base(o.Path))

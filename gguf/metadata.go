@@ -154,6 +154,9 @@ func (m *Metadata) wrongType(key string, v value, want string) error {
 	return fmt.Errorf("%s: metadata key %q is %s, want %s", m.file, key, v.typeName(), want)
 }
 
+// File is the path of the file, as errors about its metadata give it.
+func (m *Metadata) File() string { return m.file }
+
 // Len is the number of pairs.
 func (m *Metadata) Len() int { return len(m.pairs) }
 

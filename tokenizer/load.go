@@ -28,13 +28,18 @@ var models = map[string]model{
 
 // New reads the vocabulary of a GGUF file. It supports `gpt2` (byte-level pair merging) with the pre-tokenizers that
 // preTokenizers lists, `gemma4` (pair merging of UTF-8 characters) and `llama` (SentencePiece: merging by score). A `gpt2`
-// file that names no pre-tokenizer gets the default one and a warning. An error names the metadata key and what disagrees.
+// file that names no pre-tokenizer gets the default one and a warning. An error names the file, the
+// metadata key and what disagrees.
 func New(md *gguf.Metadata) (*Tokenizer, error) {
 	f, err := read(md)
 	if err != nil {
 		return nil, err
 	}
-	return f.build()
+	t, err := f.build()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", md.File(), err)
+	}
+	return t, nil
 }
 
 // stringList is a list of texts as a file stores them.
@@ -66,7 +71,7 @@ func read(md *gguf.Metadata) (*fields, error) {
 	}
 	var ok bool
 	if f.model, ok = models[name]; !ok {
-		return nil, fmt.Errorf("tokenizer: %smodel is %q, supported are %s: %w", keyPrefix, name,
+		return nil, fmt.Errorf("%s: tokenizer: %smodel is %q, supported are %s: %w", md.File(), keyPrefix, name,
 			strings.Join(slices.Sorted(maps.Keys(models)), " "), errors.ErrUnsupported)
 	}
 	if f.model.scored {
@@ -87,7 +92,7 @@ func read(md *gguf.Metadata) (*fields, error) {
 			return nil, err
 		}
 		if len(f.types) != f.tokens.Len() {
-			return nil, fmt.Errorf("tokenizer: %stoken_type has %d entries, %stokens has %d", keyPrefix, len(f.types), keyPrefix, f.tokens.Len())
+			return nil, fmt.Errorf("%s: tokenizer: %stoken_type has %d entries, %stokens has %d", md.File(), keyPrefix, len(f.types), keyPrefix, f.tokens.Len())
 		}
 	}
 	if md.Has(keyPrefix+"scores") || f.model.scored {
@@ -95,7 +100,7 @@ func read(md *gguf.Metadata) (*fields, error) {
 			return nil, err
 		}
 		if len(f.scores) != f.tokens.Len() {
-			return nil, fmt.Errorf("tokenizer: %sscores has %d entries, %stokens has %d", keyPrefix, len(f.scores), keyPrefix, f.tokens.Len())
+			return nil, fmt.Errorf("%s: tokenizer: %sscores has %d entries, %stokens has %d", md.File(), keyPrefix, len(f.scores), keyPrefix, f.tokens.Len())
 		}
 	}
 	for _, name := range []string{"bos", "eos", "eot", "eom", "unknown", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"} {
@@ -108,7 +113,7 @@ func read(md *gguf.Metadata) (*fields, error) {
 			return nil, err
 		}
 		if len(v) != 1 {
-			return nil, fmt.Errorf("tokenizer: %s has %d entries, want 1", key, len(v))
+			return nil, fmt.Errorf("%s: tokenizer: %s has %d entries, want 1", md.File(), key, len(v))
 		}
 		f.ids[name] = v[0]
 	}
@@ -138,7 +143,7 @@ func (f *fields) readPre(md *gguf.Metadata) error {
 	}
 	var ok bool
 	if f.pre, ok = preTokenizers[name]; !ok {
-		return fmt.Errorf("tokenizer: %s is %q, supported are %s: %w", key, name,
+		return fmt.Errorf("%s: tokenizer: %s is %q, supported are %s: %w", md.File(), key, name,
 			strings.Join(slices.Sorted(maps.Keys(preTokenizers)), " "), errors.ErrUnsupported)
 	}
 	return nil

@@ -45,6 +45,9 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: no error", c.name)
 			continue
 		}
+		if strings.Count(err.Error(), "test.gguf") != 1 {
+			t.Errorf("%s: %q does not name the file once", c.name, err)
+		}
 		for _, w := range c.want {
 			if !strings.Contains(err.Error(), w) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: %q does not say %q in one line", c.name, err, w)
@@ -56,7 +59,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 	for _, key := range []string{"model", "tokens", "merges"} {
 		f := slices.DeleteFunc(base.fields(), func(f gguf.Field) bool { return f.Key == "tokenizer.ggml."+key })
-		if _, err := New(metadataFrom(t, f)); err == nil || !strings.Contains(err.Error(), "tokenizer.ggml."+key) {
+		if _, err := New(metadataFrom(t, f)); err == nil || !strings.Contains(err.Error(), "tokenizer.ggml."+key) || strings.Count(err.Error(), "test.gguf") != 1 {
 			t.Errorf("without %s: %v", key, err)
 		}
 	}

@@ -209,7 +209,7 @@ func runEvalTokens(c *cli.Context, e env) error {
 	}
 	tok, err := tokenizer.New(f.Metadata)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	}
 	e.tell()
 	in := bufio.NewScanner(e.in)
