@@ -25,9 +25,9 @@ test: check-go
 	$(GO) vet ./...
 	$(GO) test -timeout 20m ./...
 
-# One logits hash over arenas, stores, lookahead, threads and prompt batches, in fast and in exact mode.
+# One logits hash over arenas, stores, lookahead, threads and prompt batches, in fast and in exact mode, for every architecture.
 exact: check-go
-	TERRACE_EXACT=whole $(GO) test ./engine -run TestOneHash -count=1 -v -timeout 60m
+	TERRACE_EXACT=whole $(GO) test ./engine -run OneHash -count=1 -v -timeout 60m
 
 bench: build
 	$(GO) test ./kernels -run '^$$' -bench . -benchtime 200ms

@@ -23,21 +23,21 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			}
 			ctx := context.Background()
 			prompt := longPrompt(t, e)
-			if _, err := s.Sync(ctx, prompt[:100]); err != nil {
+			if _, err := s.Sync(ctx, prompt[:70]); err != nil {
 				t.Fatal(err)
 			}
-			at := 100
+			at := 70
 			step := func() {
 				if err := s.Eval(ctx, prompt[at]); err != nil {
 					t.Fatal(err)
 				}
 				at++
 			}
-			for range 30 {
+			for range 15 {
 				step()
 			}
 			before := e.cache.Stats()
-			if n := testing.AllocsPerRun(50, step); n != 0 {
+			if n := testing.AllocsPerRun(20, step); n != 0 {
 				t.Errorf("store %s, lookahead %d: a decode step allocates %v times", store, ahead, n)
 			}
 			if after := e.cache.Stats(); after.Misses == before.Misses {
@@ -76,10 +76,10 @@ func TestGuessersAllocateNothing(t *testing.T) {
 			}
 			at++
 		}
-		for range 60 {
+		for range 40 {
 			step()
 		}
-		if n := testing.AllocsPerRun(50, step); n != 0 {
+		if n := testing.AllocsPerRun(20, step); n != 0 {
 			t.Errorf("%s: a decode step allocates %v times", name, n)
 		}
 		s.Close()

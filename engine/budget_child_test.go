@@ -170,7 +170,7 @@ func TestBudgetHolds(t *testing.T) {
 		o    Options
 		at   []float64 // shares of what lies between the smallest arena and one for all experts
 	}
-	steps, least := []float64{0, 0.25, 1}, []float64{0}
+	steps, ends, least := []float64{0, 0.25, 1}, []float64{0, 1}, []float64{0}
 	wide := write("wide", tinymodel.Options{Layers: 2, Hidden: 1024, Heads: 16, KVHeads: 4, HeadDim: 64, Experts: 32, TopK: 4, ExpertFFN: 256, Context: 4096,
 		Embd: gguf.Q8_0, Output: gguf.Q8_0, Attn: gguf.Q8_0, Gate: gguf.Q8_0, Up: gguf.Q8_0, Down: gguf.Q8_0})
 	for _, c := range []runs{
@@ -178,7 +178,7 @@ func TestBudgetHolds(t *testing.T) {
 		{"short", Options{Path: tinyMoE, Context: 64, Lookahead: 0}, least},
 		{"exact", Options{Path: tinyMoE, Context: 512, Exact: true}, least},
 		{"one thread, small batch", Options{Path: tinyMoE, Context: 512, Batch: 16, Threads: 1}, least},
-		{"wide", Options{Path: wide, Context: 1024, Lookahead: 1}, steps},
+		{"wide", Options{Path: wide, Context: 1024, Lookahead: 1}, ends},
 		{"wide, long", Options{Path: wide, Context: 4096, Lookahead: 2, Store: "mmap"}, least},
 		{"wide, exact", Options{Path: wide, Context: 1024, Exact: true, Store: "pread"}, least},
 		{"vocabulary", Options{Path: bigVocabulary(t, dir), Context: 1024, Lookahead: 2}, least},

@@ -113,7 +113,7 @@ func TestNothingLeft(t *testing.T) {
 		cycle(i)
 	}
 	files, routines := openFiles(), runtime.NumGoroutine()
-	cycles := 120
+	cycles := 60
 	if raceEnabled {
 		cycles = 24
 	}

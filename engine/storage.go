@@ -16,6 +16,9 @@ import (
 // probeLeast, which tests lower, is the size of files below which the disk is not measured: reading them all takes no longer than that.
 var probeLeast int64 = 1 << 30
 
+// probeTime, which tests lower, is how long the disk is measured.
+var probeTime = 3 * time.Second
+
 // openStore opens what brings experts from the model's files and looks at them, as the options say.
 func (e *Engine) openStore() (tiers.Store, error) {
 	paths := make([]string, len(e.file.Shards))
@@ -117,7 +120,7 @@ func (e *Engine) bestStore(paths []string) string {
 		return first
 	}
 	e.log.Info("measuring the model's disk, once", "device", key)
-	p, err := tiers.Probe(context.Background(), tiers.ProbeOptions{Paths: paths, Experts: e.table, Log: e.log})
+	p, err := tiers.Probe(context.Background(), tiers.ProbeOptions{Paths: paths, Experts: e.table, Time: probeTime, Log: e.log})
 	if err != nil { // whoever reads next will meet the same error and say what it means for the model
 		e.log.Warn("the disk could not be measured", "reason", err)
 		return first

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"terrace/internal/tinymodel"
 	"terrace/plan"
@@ -111,9 +112,9 @@ func TestDiskProfile(t *testing.T) {
 	if _, err := os.Stat(path); err == nil || !strings.Contains(log.String(), "small") {
 		t.Errorf("a small model's disk was measured, or nothing said: %v, %s", err, log.String())
 	}
-	least := probeLeast
-	probeLeast = 1 << 20
-	defer func() { probeLeast = least }()
+	least, long := probeLeast, probeTime
+	probeLeast, probeTime = 1<<20, 300*time.Millisecond
+	defer func() { probeLeast, probeTime = least, long }()
 	open()
 	if !strings.Contains(log.String(), "disk measured") {
 		t.Errorf("log: %s", log.String())
