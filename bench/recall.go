@@ -59,8 +59,8 @@ const reliabilityBins = 10
 type judge struct {
 	row     RecallRow
 	signal  engine.FitSignal
-	weights map[[2]int][]float32 // experts x embd
-	coarse  bool                 // weights and residual go through Q8_0, as they do when the engine guesses
+	weights map[[2]int]linear
+	coarse  bool // weights and residual go through Q8_0, as they do when the engine guesses
 	pred    router.Predictor
 	chance  map[[2]int]*router.Chance
 	hits    [2][3]int
@@ -155,32 +155,36 @@ func judgeTexts(ctx context.Context, e *engine.Engine, s *engine.Session, judges
 	return nil
 }
 
-// routerMaps are the weights that gate-ahead multiplies with, by pair of layers.
-func routerMaps(e *engine.Engine) (map[[2]int][]float32, error) {
-	gate := map[[2]int][]float32{}
+// linear is a matrix, experts x embd, and what is added to the product, nil where nothing is.
+type linear struct{ w, bias []float32 }
+
+// routerMaps are what gate-ahead makes scores with, by pair of layers.
+func routerMaps(e *engine.Engine) (map[[2]int]linear, error) {
+	gate := map[[2]int]linear{}
 	for l := range e.Model().Config().Layers {
 		if e.Model().Rule(l) == nil {
 			continue
 		}
-		w, err := e.RouterMap(l)
+		w, bias, err := e.RouterMap(l)
 		if err != nil {
 			return nil, err
 		}
 		for k := 1; k <= 2 && l-k >= 0; k++ {
-			gate[[2]int{l - k, l}] = w
+			gate[[2]int{l - k, l}] = linear{w, bias}
 		}
 	}
 	return gate, nil
 }
 
 // coarsened are weights after a way through Q8_0.
-func coarsened(weights map[[2]int][]float32) (map[[2]int][]float32, error) {
-	out := make(map[[2]int][]float32, len(weights))
-	for at, w := range weights {
-		out[at] = slices.Clone(w)
-		if err := throughQ8(out[at]); err != nil {
+func coarsened(weights map[[2]int]linear) (map[[2]int]linear, error) {
+	out := make(map[[2]int]linear, len(weights))
+	for at, m := range weights {
+		m.w = slices.Clone(m.w)
+		if err := throughQ8(m.w); err != nil {
 			return nil, err
 		}
+		out[at] = m
 	}
 	return out, nil
 }
@@ -198,7 +202,7 @@ func throughQ8(x []float32) error {
 }
 
 // newJudge makes a judge of maps, or of the routers ahead where maps is nil.
-func newJudge(e *engine.Engine, gate map[[2]int][]float32, signal, method string, which engine.FitSignal, maps []router.Map, coarse bool) (*judge, error) {
+func newJudge(e *engine.Engine, gate map[[2]int]linear, signal, method string, which engine.FitSignal, maps []router.Map, coarse bool) (*judge, error) {
 	cfg := e.Model().Config()
 	p, err := router.NewLinear(cfg.Layers, cfg.Experts, maps)
 	if err != nil {
@@ -206,9 +210,9 @@ func newJudge(e *engine.Engine, gate map[[2]int][]float32, signal, method string
 	}
 	j := &judge{row: RecallRow{Signal: signal, Method: method}, signal: which, pred: p, weights: gate, coarse: coarse, chance: map[[2]int]*router.Chance{}}
 	if maps != nil {
-		j.weights = map[[2]int][]float32{}
+		j.weights = map[[2]int]linear{}
 		for i := range maps {
-			j.weights[[2]int{maps[i].At, maps[i].Target}] = maps[i].State
+			j.weights[[2]int{maps[i].At, maps[i].Target}] = linear{w: maps[i].State} // the map adds its own bias
 		}
 	}
 	if coarse {
@@ -292,12 +296,15 @@ func (j *judge) batch(e *engine.Engine, seen []*model.Watched, choices [][]int32
 			for d := 1; d <= 2 && at+d < len(seen); d++ {
 				t := seen[at+d]
 				m := j.weights[[2]int{at, at + d}]
-				if t == nil || m == nil {
+				if t == nil || m.w == nil {
 					continue
 				}
 				truth := choices[at+d][r*k : (r+1)*k]
 				for i := range scores {
-					scores[i] = dot(m[i*h:(i+1)*h], u)
+					scores[i] = dot(m.w[i*h:(i+1)*h], u)
+					if m.bias != nil {
+						scores[i] += m.bias[i]
+					}
 				}
 				sig := router.Signal{Scores: scores, Rows: 1, Rule: e.Model().Rule(at + d)}
 				got := j.pred.Predict(guesses, at, at+d, sig)

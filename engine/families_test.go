@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"terrace/internal/testfile"
+	"terrace/model"
 )
 
 // families are golden fixtures, unpacked: those named, or one or more of each architecture.
@@ -189,6 +190,8 @@ func TestFamiliesTools(t *testing.T) {
 			}
 		} else if err != nil || len(maps) == 0 {
 			t.Errorf("%s: %d maps fitted, %v", name, len(maps), err)
+		} else {
+			routersAreMaps(t, name, e, s, text)
 		}
 		s.Close()
 		h, err := e.heat.profile.Load()
@@ -200,5 +203,43 @@ func TestFamiliesTools(t *testing.T) {
 				t.Errorf("%s: layer %d has a rule or experts, not both", name, l)
 			}
 		}
+	}
+}
+
+// routersAreMaps: what RouterMap makes of the residual are the scores that the layer itself got, whatever norm, factor and
+// bias its router has.
+func routersAreMaps(t *testing.T, name string, e *Engine, s *Session, text []int32) {
+	t.Helper()
+	c, layers := e.Model().Config(), 0
+	u := make([]float32, c.Embd)
+	err := s.Scan(context.Background(), [][]int32{text}, func(seen []*model.Watched, rows int, first bool) error {
+		for l, w := range seen {
+			if w == nil {
+				continue
+			}
+			m, bias, err := e.RouterMap(l)
+			if err != nil {
+				return err
+			}
+			layers++
+			last := rows - 1
+			e.Normalised(u, w.Mid[last*c.Embd:rows*c.Embd])
+			for x := range c.Experts {
+				got := 0.0
+				for i, v := range m[x*c.Embd : (x+1)*c.Embd] {
+					got += float64(v) * float64(u[i])
+				}
+				if bias != nil {
+					got += float64(bias[x])
+				}
+				if want := float64(w.Scores[last*c.Experts+x]); math.Abs(got-want) > 1e-3*(1+math.Abs(want)) {
+					return fmt.Errorf("layer %d: score %d is %g by the map, %g by the layer", l, x, got, want)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil || layers == 0 {
+		t.Errorf("%s: routers of %d layers compared with their maps: %v", name, layers, err)
 	}
 }

@@ -87,26 +87,28 @@ func (e *Engine) Normalised(dst, x []float32) {
 	}
 }
 
-// RouterMap is a layer's own router with the norm before it, experts x embd: what gate-ahead multiplies with the normalised
-// residual. Errors are those of decoding the tensors.
-func (e *Engine) RouterMap(layer int) ([]float32, error) {
+// RouterMap is a layer's own router with the norm before it, experts x embd, and its bias, nil where there is none: what
+// gate-ahead multiplies with the normalised residual and adds. Errors are those of decoding the tensors.
+func (e *Engine) RouterMap(layer int) (w, bias []float32, err error) {
 	c := e.model.Config()
 	if err := e.oneStream(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	router, norm := e.model.RouterNames(layer)
-	w, err := e.denseFloats(router, c.Experts*c.Embd)
-	if err != nil {
-		return nil, err
+	p := e.model.RouterParts(layer)
+	if w, err = e.denseFloats(p.Router, c.Experts*c.Embd); err != nil {
+		return nil, nil, err
 	}
-	g, err := e.denseFloats(norm, c.Embd)
+	g, err := e.denseFloats(p.Norm, c.Embd)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i := range w {
-		w[i] *= g[i%c.Embd]
+		w[i] *= g[i%c.Embd] * p.Factor
 	}
-	return w, nil
+	if p.Bias != "" {
+		bias, err = e.denseFloats(p.Bias, c.Experts)
+	}
+	return w, bias, err
 }
 
 func (e *Engine) denseFloats(name string, n int) ([]float32, error) {

@@ -85,9 +85,9 @@ func (e *Engine) coarseRouters() []int {
 		if e.model.Rule(l) == nil || !before {
 			continue
 		}
-		name, norm := e.model.RouterNames(l)
-		switch t, ok := types[name]; {
-		case !ok || !norms[norm]: // a router of another kind: it guesses as it is
+		p := e.model.RouterParts(l)
+		switch t, ok := types[p.Router]; {
+		case !ok || !p.Plain() || !norms[p.Norm]: // a router of another kind: it guesses as it is
 		case t == gguf.F32, t == gguf.F16, t == gguf.BF16:
 			out = append(out, l)
 		}
@@ -142,7 +142,7 @@ func (e *Engine) bindGuesser() error {
 
 // coarseRouter is a layer's router with the norm before it, for the residual divided by its root mean square.
 func (e *Engine) coarseRouter(layer int) (compute.Matrix, error) {
-	w, err := e.RouterMap(layer)
+	w, _, err := e.RouterMap(layer)
 	if err != nil {
 		return compute.Matrix{}, err
 	}

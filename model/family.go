@@ -262,7 +262,8 @@ func (b *builder) routed(i int, o routedOpts) *routed {
 	r.name = name("ffn_gate_inp.weight")
 	b.matrix(&r.router, r.name, c.Embd, c.Experts)
 	if o.scoreBias {
-		b.vector(&r.scoreBias, name("ffn_gate_inp.bias"), c.Experts)
+		r.biasName = name("ffn_gate_inp.bias")
+		b.vector(&r.scoreBias, r.biasName, c.Experts)
 	}
 	if o.bias {
 		b.host(&r.rule.Bias, name("exp_probs_b.bias"), c.Experts)

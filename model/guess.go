@@ -44,12 +44,26 @@ type Watched struct {
 // SetWatch makes f see every layer with experts of every following Forward; nil ends it. Watching costs copies.
 func (m *Model) SetWatch(f func(Watched)) { m.watch = f }
 
-// RouterNames are the tensors of a layer's router and of the norm before it; norm is "" where its scores are not the one
-// times the other alone.
-func (m *Model) RouterNames(layer int) (router, norm string) {
+// RouterParts say what a layer's router makes of the residual divided by its root mean square: times Norm, a vector, and
+// Factor, then the product with Router, then plus Bias. They are names of tensors; Bias is "" where there is none, Norm where
+// the router sees the residual in another way.
+type RouterParts struct {
+	Router, Norm, Bias string
+	Factor             float32
+}
+
+// Plain says that the router is a norm and a matrix, nothing else.
+func (p RouterParts) Plain() bool { return p.Norm != "" && p.Bias == "" && p.Factor == 1 }
+
+// RouterParts are those of a layer that has experts.
+func (m *Model) RouterParts(layer int) RouterParts {
 	r := m.layers[layer].routed
-	if n, ok := r.in.(*norms); ok && !r.apart && r.scoreBias == nil {
-		norm = n.name
+	p := RouterParts{Router: r.name, Bias: r.biasName, Factor: 1}
+	switch g := r.gate.(type) {
+	case *norms:
+		p.Norm = g.name
+	case *gemmaGate:
+		p.Norm, p.Factor = g.name, g.factor
 	}
-	return r.name, norm
+	return p
 }

@@ -16,7 +16,7 @@ type routed struct {
 	gateIn                     buffer
 	beside                     func(w *work)  // recorded while experts are read; nil: nothing
 	router, scoreBias          compute.Weight // scoreBias is nil where there is none
-	name                       string         // of router's tensor
+	name, biasName             string         // of their tensors; biasName is "" where there is none
 	rule                       *router.Rule
 	act                        compute.Act
 	ff                         int
