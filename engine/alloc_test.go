@@ -76,7 +76,7 @@ func TestGuessersAllocateNothing(t *testing.T) {
 			}
 			at++
 		}
-		for range 40 {
+		for range 25 {
 			step()
 		}
 		if n := testing.AllocsPerRun(20, step); n != 0 {

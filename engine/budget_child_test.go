@@ -185,6 +185,7 @@ func TestBudgetHolds(t *testing.T) {
 		{"dense", Options{Path: write("dense", tinymodel.Options{Arch: tinymodel.Qwen3, Hidden: 256, FFN: 1024, Context: 1024}), Context: 1024}, least},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			probe := c.o
 			probe.ExpertRAM.Min = true
 			e, err := Open(probe)

@@ -44,7 +44,7 @@ func TestResizeKeepsLogits(t *testing.T) {
 				wg.Go(func() { during(e, over.Load) })
 			}
 			m := s.Measure()
-			prompt := make([]int32, 110)
+			prompt := make([]int32, 75)
 			for i := range prompt {
 				prompt[i] = int32(3 + i*7%200)
 			}
@@ -52,7 +52,7 @@ func TestResizeKeepsLogits(t *testing.T) {
 				t.Error(err)
 			}
 			var all []float32
-			for i := range int32(25) {
+			for i := range int32(15) {
 				if err := s.Eval(context.Background(), 3+i*11%200); err != nil {
 					t.Error(err)
 					break
