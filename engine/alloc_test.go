@@ -16,6 +16,9 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 	for _, store := range stores {
 		for _, ahead := range []int{0, 2} {
+			if ahead == 0 && store != "pread" { // what guesses leave out, no store adds
+				continue
+			}
 			e := mustOpen(t, Options{Path: tinyMoE, Context: 512, Store: store, Lookahead: ahead, ExpertRAM: ExpertBudget{Percent: 15}, Threads: 2})
 			s, err := e.NewSession()
 			if err != nil {
@@ -23,10 +26,10 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			}
 			ctx := context.Background()
 			prompt := longPrompt(t, e)
-			if _, err := s.Sync(ctx, prompt[:70]); err != nil {
+			if _, err := s.Sync(ctx, prompt[:30]); err != nil {
 				t.Fatal(err)
 			}
-			at := 70
+			at := 30
 			step := func() {
 				if err := s.Eval(ctx, prompt[at]); err != nil {
 					t.Fatal(err)
