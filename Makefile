@@ -7,7 +7,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := build
-.PHONY: demo test bench lint build exact race cross check-qemu test-arm64 generate generated fuzz ci check-go check-cc clean
+.PHONY: man demo test conformance bench lint build exact race cross shaders check-vulkan check-glslang check-qemu test-arm64 generate generated fuzz release check-release pictures web ci check-go check-cc check-node clean fuzz-long sbom vulncheck chaos web-test check-chromium soak invariants
 
 check-go:
 	@$(GO) version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "Terrace needs Go 1.26 or newer; 'go version' says: $$($(GO) version 2>&1)"; exit 1; }
@@ -15,19 +15,44 @@ check-go:
 build: check-go
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X terrace/bench.version=$(VERSION)" -o $(BIN) ./cmd/terrace
 
+# The manual page and the completions, beside the program.
+man: build
+	$(BIN) man > bin/terrace.1
+	for s in bash zsh fish; do $(BIN) completion $$s > bin/terrace.$$s; done
+
 # The answer, then what happened on the way: which tier each expert came from, what was read, what limited the speed.
 # 30 % of the experts have a slot, which with alignment is a third of the expert bytes.
 demo: build
 	@echo '$$ terrace run -m $(MODEL) --expert-ram 30% --temp 0 --stats text "What is the capital of France?"'
 	@$(BIN) run -m $(MODEL) --expert-ram 30% --temp 0 --stats text "What is the capital of France?"
 
-test: check-go
+# The tests of the GPU backend need a device; Mesa's software one will do. Without cgo, or with -tags novulkan, there is no backend.
+check-vulkan:
+	@[ "$$($(GO) env CGO_ENABLED)" = 0 ] || { ldconfig -p 2>/dev/null | grep -q libvulkan.so.1 && cat /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json 2>/dev/null | grep -q .; } || [ "$$(uname)" != Linux ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy libvulkan1 mesa-vulkan-drivers; else echo "the tests of the GPU backend need a Vulkan driver: install libvulkan1 and mesa-vulkan-drivers, or test with CGO_ENABLED=0"; exit 1; fi
+
+test: check-go check-vulkan
 	$(GO) vet ./...
 	$(GO) test -timeout 20m ./...
 
+# A build that checks itself at every step: what is freed is poisoned, leases and budgets add up.
+invariants: check-go
+	$(GO) vet -tags invariants ./internal/invariant ./tiers ./compute/cpu ./model ./engine
+	$(GO) test -tags invariants -short ./tiers -run 'Invariants|Stress|Cache|Resize'
+	$(GO) test -tags invariants -short ./engine -run 'Invariants|Pool|SchedulerCache|SchedulerSlots|SchedulerCancel'
+
+# The contract of the HTTP endpoint, judged from outside: a protocol model of random weights, then the demo model.
+check-node:
+	@{ command -v node && command -v npm; } >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy nodejs npm; else echo "this needs Node 20.10 or newer and npm: install nodejs and npm"; exit 1; fi
+	@node -e 'const [a, b] = process.versions.node.split(".").map(Number); if (a < 20 || a == 20 && b < 10) { console.log("this needs Node 20.10 or newer, this is " + process.version); process.exit(1); }'
+
+conformance: build check-node
+	conformance/check.sh $(BIN) testdata/protocol-random/protocol-random.gguf '\] tiny model: ' REQUIRE_ALL=1 STRICT_TOOLS=1
+	conformance/check.sh $(BIN) $(MODEL) 'template knows no tools|vocabulary has no FIM' REQUIRE_ALL=1 TINY_MOE=1
+
 # One logits hash over arenas, stores, lookahead, threads and prompt batches, in fast and in exact mode, for every architecture.
 exact: check-go
-	TERRACE_EXACT=whole $(GO) test ./engine -run OneHash -count=1 -v -timeout 60m
+	TERRACE_EXACT=whole $(GO) test ./engine -run 'OneHash|Vulkan' -count=1 -v -timeout 60m
+	TERRACE_EXACT=whole $(GO) test ./vulkan -run Suite -count=1 -timeout 60m
 
 bench: build
 	$(GO) test ./kernels -run '^$$' -bench . -benchtime 200ms
@@ -37,7 +62,7 @@ bench: build
 check-cc:
 	@command -v $${CC:-cc} >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy gcc libc6-dev; else echo "the race detector needs a C compiler: install gcc and the C library's headers"; exit 1; fi
 
-race: check-go check-cc
+race: check-go check-cc check-vulkan
 	CGO_ENABLED=1 $(GO) test -race -timeout 40m ./...
 
 cross: check-go
@@ -67,21 +92,77 @@ lint: check-go
 generate: check-go
 	$(GO) generate ./kernels
 
-generated: generate
-	git diff --exit-code -- kernels
+# Where Node is, the web page too.
+generated: generate shaders sbom
+	@if command -v node >/dev/null && command -v npm >/dev/null; then $(MAKE) --no-print-directory web; else echo "the web page is left as it is: there is no Node"; fi
+	git diff --exit-code -- kernels vulkan/shaders web docs/sbom.cdx.json docs/licences.md
 
-FUZZTIME ?= 5m
+# The page that serve shows: web/src to web/dist, which is committed, so that nobody needs Node to build Terrace.
+web: check-node
+	@cd web && if [ ! -d node_modules ] || [ package-lock.json -nt node_modules ]; then npm ci --no-audit --no-fund && touch node_modules; fi
+	cd web && node build.mjs
+
+check-chromium:
+	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy chromium; else echo "the page is tested in Chromium: install chromium, or name one by CHROMIUM"; exit 1; fi
+
+# The page in a headless browser, then the time of the monitor's own drawing.
+web-test: build web check-chromium
+	cd web && node --test-timeout=120000 test/run.mjs && node test/draw.mjs
+
+check-glslang:
+	@command -v glslangValidator >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy glslang-tools spirv-tools; else echo "shaders are compiled with glslangValidator: install Debian 12's glslang-tools"; exit 1; fi
+
+# The compiler's version is fixed in vulkan/shaders/_gen: another writes other files.
+shaders: check-go check-glslang
+	cd vulkan/shaders && $(GO) run ./_gen
+
+# Seeded faults under requests; seeds that this code has done according to the file are left out.
+SEEDS ?= 1..100
+chaos: check-go
+	TERRACE_CHAOS=$(SEEDS) TERRACE_CHAOS_FILE=$(CURDIR)/bench/results/chaos.jsonl $(GO) test -tags faults ./server -run '^TestChaos$$' -count=1 -v -timeout 120m
+
+# Mixed load over HTTP at a starving budget that changes every few seconds; minutes that this code has done according to the file count.
+# Nothing else should run beside it.
+MINUTES ?= 60
+SOAK_FILE ?= bench/results/soak.jsonl
+soak: build
+	$(BIN) bench load -m $(MODEL) --soak $(SOAK_FILE) --minutes $(MINUTES) --code "$$(git log -1 --format=%h -- tiers engine server model prefetch promptstore kernels compute internal/host)" \
+		--resize 5s --clients 16 --server-log bin/soak.log -- --ram 300M -np 4 -c 1000 --cache-ram 8
+
+# Each fuzz target for FUZZTIME in all, resumable (bench/fuzz-long.sh): make fuzz-long FUZZTIME=20m TARGETS="gguf chat/FuzzRender".
+# `make fuzz` is the small form, for CI: what was found before, then a few seconds of each without a record.
+fuzz-long: check-go
+	FUZZTIME="$(or $(FUZZTIME),20m)" TARGETS="$(TARGETS)" GO="$(GO)" bench/fuzz-long.sh
+
+FUZZ_SMALL := $(or $(FUZZTIME),2s)
 fuzz: check-go
-	$(GO) test ./gguf -run '^$$' -fuzz FuzzOpen -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
-	$(GO) test ./tokenizer -run '^$$' -fuzz FuzzEncode -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
-	$(GO) test ./kernels -run '^$$' -fuzz FuzzAttend -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
-	$(GO) test ./kernels -run '^$$' -fuzz FuzzEncodeKV -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
-	$(GO) test ./kernels -run '^$$' -fuzz FuzzDeltaNet -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
-	$(GO) test ./chat -run '^$$' -fuzz FuzzRender -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
-	$(GO) test ./chat -run '^$$' -fuzz FuzzInjection -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
-	$(GO) test ./chat -run '^$$' -fuzz FuzzParse -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
+	rm -f bin/fuzz.jsonl; mkdir -p bin
+	FUZZTIME="$(FUZZ_SMALL)" SLICE="$(FUZZ_SMALL)" TARGETS="$(TARGETS)" GO="$(GO)" OUT=bin/fuzz.jsonl bench/fuzz-long.sh
 
-ci: test cross generated race
+# What the program is made of and under which licences; a vulnerability that its code can reach fails.
+sbom: check-go
+	$(GO) run ./docs/_sbom
+
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
+vulncheck: check-go
+	$(GO) run $(GOVULNCHECK) ./...
+
+ci: test invariants fuzz conformance web-test cross generated race
+
+# Archives for users, with licences and checksums, in dist/. One of them has the GPU backend and needs a C compiler; RELEASE_FLAGS=-no-vulkan leaves it out.
+RELEASE_VERSION ?= $(VERSION)
+RELEASE_FLAGS   ?=
+release: check-go $(if $(findstring -no-vulkan,$(RELEASE_FLAGS)),,check-cc)
+	$(GO) run ./cmd/release -version "$(RELEASE_VERSION)" $(RELEASE_FLAGS)
+
+# What the other systems' archives answer, under emulation: the demo question. WINE is asked where it is installed.
+check-release: check-qemu
+	.ci/check-release
+
+# The pictures in docs/img: of terminals, and of the page (smaller where pngquant is installed).
+pictures: build web check-chromium
+	docs/_gen/pictures.sh
+	node web/test/pictures.mjs
 
 clean:
-	rm -rf bin
+	rm -rf bin dist

@@ -57,20 +57,13 @@ func Calibrate(ctx context.Context, c CalibrateConfig) (*CalibrateReport, error)
 	if o.Context == 0 {
 		o.Context = calibratePiece
 	}
-	e, err := engine.Open(o)
+	e, s, err := openRouted(o)
 	if err != nil {
 		return nil, err
 	}
 	defer e.Close()
-	s, err := e.NewSession()
-	if err != nil {
-		return nil, err
-	}
 	defer s.Close()
 	cfg := e.Model().Config()
-	if cfg.Experts == 0 {
-		return nil, fmt.Errorf("%s: the model has no routed experts to predict", e.Options().Path)
-	}
 	rep := &CalibrateReport{Machine: ThisMachine(), Commit: Commit(), Model: e.Options().Path, Source: "texts", TopK: cfg.TopK}
 	say := func(format string, args ...any) {
 		if c.Progress != nil {

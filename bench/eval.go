@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"math"
 	"os"
 	"slices"
@@ -172,9 +173,8 @@ type PPLReport struct {
 // pplCut is the longest stretch that is scored of a text, its leading end-of-text token included.
 const pplCut = 1024
 
-// Perplexity scores each text by itself after one end-of-text token, cut at the smaller of the context and 1024 tokens.
-// With whole set, what is cut off is scored too: as further pieces, each after an end-of-text token of its own.
-func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts []string, whole bool) (*PPLReport, error) {
+// startToken is what a text is scored after: the end-of-text token, else the one that begins texts.
+func startToken(e *engine.Engine) (int32, error) {
 	tok := e.Tokenizer()
 	start, ok := tok.Lookup("<|endoftext|>")
 	if !ok {
@@ -184,24 +184,54 @@ func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts 
 		start = tok.BOS()
 	}
 	if start < 0 {
-		return nil, fmt.Errorf("the model has no end-of-text token to score a text after")
+		return 0, fmt.Errorf("the model has no end-of-text token to score a text after")
+	}
+	return start, nil
+}
+
+// scoredPieces cuts the tokens of a text into what is scored at once: start and at most piece tokens each. Without whole, what
+// is beyond the first piece is left out.
+func scoredPieces(all []int32, start int32, piece int, whole bool) iter.Seq[[]int32] {
+	return func(yield func([]int32) bool) {
+		for len(all) > 0 {
+			n := min(len(all), piece)
+			if !yield(append([]int32{start}, all[:n]...)) || !whole {
+				return
+			}
+			all = all[n:]
+		}
+	}
+}
+
+// scoredLength is how many tokens are scored after one end-of-text token.
+func scoredLength(es ...*engine.Engine) (int, error) {
+	n := pplCut
+	for _, e := range es {
+		n = min(n, e.Options().Context)
+	}
+	if n < 2 {
+		return 0, fmt.Errorf("the context holds %d tokens, scoring needs at least 2", n)
+	}
+	return n - 1, nil
+}
+
+// Perplexity scores each text by itself after one end-of-text token, cut at the smaller of the context and 1024 tokens.
+// With whole set, what is cut off is scored too: as further pieces, each after an end-of-text token of its own.
+func Perplexity(ctx context.Context, e *engine.Engine, s *engine.Session, texts []string, whole bool) (*PPLReport, error) {
+	start, err := startToken(e)
+	if err != nil {
+		return nil, err
+	}
+	piece, err := scoredLength(e)
+	if err != nil {
+		return nil, err
 	}
 	vocab := e.Model().Config().Vocab
 	rows := logitsRows(e)
 	out := make([]float32, rows*vocab)
 	r := &PPLReport{}
-	piece := min(pplCut, e.Options().Context) - 1 // tokens scored after one end-of-text token
-	if piece < 1 {
-		return nil, fmt.Errorf("the context holds %d tokens, scoring needs at least 2", e.Options().Context)
-	}
 	for i, text := range texts {
-		all := tok.Encode(nil, text, false, false)
-		if !whole {
-			all = all[:min(len(all), piece)]
-		}
-		for len(all) > 0 {
-			ids := append([]int32{start}, all[:min(len(all), piece)]...)
-			all = all[len(ids)-1:]
+		for ids := range scoredPieces(e.Tokenizer().Encode(nil, text, false, false), start, piece, whole) {
 			s.Reset()
 			for at := 0; at < len(ids)-1; at += rows {
 				n := min(rows, len(ids)-1-at)

@@ -18,7 +18,7 @@ import (
 // LookaheadConfig compares lookahead settings on one loaded model, at several sizes of the expert arena.
 //
 // For each arena, the largest first: the cache is resized, some tokens are decoded untimed, and what is resident then is
-// noted. In each round every setting in turn, in an order that rotates, gets the noted experts back and decodes the same
+// noted. In each round every setting in turn, in an order that changes, gets the noted experts back and decodes the same
 // tokens; other rounds have other tokens. So settings differ in nothing but what they guess.
 type LookaheadConfig struct {
 	Engine    engine.Options // without Lookahead and ExpertRAM
@@ -150,19 +150,12 @@ func Lookaheads(ctx context.Context, c LookaheadConfig) (*LookaheadReport, error
 	} else if o.Context < need {
 		return nil, fmt.Errorf("%w: the context holds %d tokens, the runs need %d", engine.ErrUsage, o.Context, need)
 	}
-	e, err := engine.Open(o)
+	e, s, err := openRouted(o)
 	if err != nil {
 		return nil, err
 	}
 	defer e.Close()
-	s, err := e.NewSession()
-	if err != nil {
-		return nil, err
-	}
 	defer s.Close()
-	if e.Model().Config().Experts == 0 {
-		return nil, fmt.Errorf("%s: the model has no routed experts to predict", e.Options().Path)
-	}
 	r := &lookaheads{c: c, e: e, s: s, size: make([]int64, len(c.Arenas))}
 	for _, n := range c.Lookahead {
 		r.list = append(r.list, setting{n, false})
@@ -275,7 +268,7 @@ func (r *lookaheads) arena(ctx context.Context, i int, first bool) (*LookaheadAr
 		ids := r.tokens(c.Decode, 2, round)
 		hash := ""
 		for k := range r.list {
-			at := (k + round) % len(r.list)
+			at := turn(k, round, len(r.list))
 			run, err := r.block(ctx, state, r.list[at], ids)
 			if err != nil {
 				return nil, err
@@ -305,6 +298,20 @@ func (r *lookaheads) arena(ctx context.Context, i int, first bool) (*LookaheadAr
 	return a, wrong
 }
 
+// turn is the setting that is k-th in a round of n: the order is a row of a Williams square, 0 1 n-1 2 n-2 .., so that for an even
+// n no setting follows the same one in every round. What a block leaves behind (evicted experts, a disk in debt to its
+// cap) falls on all alike.
+func turn(k, round, n int) int {
+	at := (k + 1) / 2
+	if k > 0 && k%2 == 0 {
+		at = n - k/2
+	}
+	return (at + round) % n
+}
+
+// settle is the pause between a restored cache and the clock: a capped disk pays what it owes.
+const settle = 200 * time.Millisecond
+
 // block restores the cache and times the decoding of some tokens.
 func (r *lookaheads) block(ctx context.Context, state [][]int32, set setting, ids []int32) (*LookaheadRun, error) {
 	if err := r.e.Restore(ctx, state); err != nil {
@@ -314,6 +321,7 @@ func (r *lookaheads) block(ctx context.Context, state [][]int32, set setting, id
 		return nil, err
 	}
 	r.s.Truncate(r.c.Depth)
+	time.Sleep(settle)
 	m := r.s.Measure()
 	var took time.Duration
 	for i, id := range ids {

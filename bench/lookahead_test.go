@@ -105,3 +105,28 @@ func TestPlotStep(t *testing.T) {
 		}
 	}
 }
+
+// TestTurn: each round has every setting once, and over n rounds each follows each other one equally often.
+func TestTurn(t *testing.T) {
+	for _, n := range []int{2, 4, 6} {
+		follows := map[[2]int]int{}
+		for round := range n {
+			seen := map[int]bool{}
+			for k := range n {
+				at := turn(k, round, n)
+				seen[at] = true
+				if k > 0 {
+					follows[[2]int{turn(k-1, round, n), at}]++
+				}
+			}
+			if len(seen) != n {
+				t.Errorf("%d settings, round %d: %v", n, round, seen)
+			}
+		}
+		for p, times := range follows {
+			if times != 1 {
+				t.Errorf("%d settings: %d follows %d in %d rounds, want 1", n, p[1], p[0], times)
+			}
+		}
+	}
+}

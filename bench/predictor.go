@@ -96,26 +96,38 @@ func predictorKinds(o engine.Options) []predictorKind {
 	return []predictorKind{gate, refined}
 }
 
-func predictorRun(ctx context.Context, o engine.Options, c PredictorConfig) (*PredictorReport, error) {
+// openRouted opens a model that has experts to predict, and a timeline. The caller closes both.
+func openRouted(o engine.Options) (*engine.Engine, *engine.Session, error) {
 	e, err := engine.Open(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if e.Model().Config().Experts == 0 {
+		err = fmt.Errorf("%s: the model has no routed experts to predict", e.Options().Path)
+	}
+	var s *engine.Session
+	if err == nil {
+		s, err = e.NewSession()
+	}
+	if err != nil {
+		e.Close()
+		return nil, nil, err
+	}
+	return e, s, nil
+}
+
+func predictorRun(ctx context.Context, o engine.Options, c PredictorConfig) (*PredictorReport, error) {
+	e, s, err := openRouted(o)
 	if err != nil {
 		return nil, err
 	}
 	defer e.Close()
-	s, err := e.NewSession()
-	if err != nil {
-		return nil, err
-	}
 	defer s.Close()
 	t, err := router.OpenTrace(c.Trace)
 	if err != nil {
 		return nil, err
 	}
 	defer t.Close()
-	cfg := e.Model().Config()
-	if cfg.TopK == 0 {
-		return nil, fmt.Errorf("%s: the model has no routed experts to predict", e.Options().Path)
-	}
 	layers := 0
 	for _, l := range e.Model().Experts() {
 		if len(l) > 0 {

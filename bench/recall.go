@@ -78,20 +78,13 @@ func Recall(ctx context.Context, c RecallConfig) (*RecallReport, error) {
 	if !(c.FitShare > 0 && c.FitShare < 1) || len(c.Texts) < 2 {
 		return nil, fmt.Errorf("%w: %d texts, %g of them to be fitted on: want some for each", engine.ErrUsage, len(c.Texts), c.FitShare)
 	}
-	e, err := engine.Open(c.Engine)
+	e, s, err := openRouted(c.Engine)
 	if err != nil {
 		return nil, err
 	}
 	defer e.Close()
-	s, err := e.NewSession()
-	if err != nil {
-		return nil, err
-	}
 	defer s.Close()
 	cfg := e.Model().Config()
-	if cfg.Experts == 0 {
-		return nil, fmt.Errorf("%s: the model has no routed experts to predict", e.Options().Path)
-	}
 	ids, err := e.TextsTokens(c.Texts)
 	if err != nil {
 		return nil, err

@@ -313,7 +313,8 @@ func isNameByte(c byte) bool {
 	return c == '_' || isDigit(c) || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// unescape resolves the escapes of a Python string literal; an unknown one stays as it is.
+// unescape resolves the escapes of a Python string literal; an unknown one stays as it is. Two halves of a surrogate pair,
+// which models write as in JSON, become one character.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -359,8 +360,14 @@ func unescape(s string) string {
 				b.WriteByte(c)
 				continue
 			}
-			b.WriteRune(v) // a surrogate or a number past Unicode becomes U+FFFD
 			i += n
+			if v>>10 == 0xD800>>10 && strings.HasPrefix(s[i+1:], `\u`) {
+				if low, ok := hex(s, i+3, 4); ok && low>>10 == 0xDC00>>10 {
+					v = 0x10000 + (v-0xD800)<<10 + (low - 0xDC00)
+					i += 6
+				}
+			}
+			b.WriteRune(v) // half a pair or a number past Unicode becomes U+FFFD
 		default:
 			b.WriteByte('\\')
 			b.WriteByte(c)

@@ -1,9 +1,7 @@
 package chat
 
 import (
-	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // literal turns a value in Python's or Gemma's spelling into JSON, token by token. Its zero value expects a value.
@@ -211,7 +209,7 @@ func (l *literal) text(in string) (int, string, verdict) {
 	l.part.WriteString(in[:i])
 	s := l.part.String()
 	if !l.gemma {
-		s = pyUnescape(s)
+		s = unescape(s)
 	}
 	i += len(l.quote)
 	l.quote = ""
@@ -227,45 +225,6 @@ func (l *literal) partly(s string) (int, string, verdict) {
 	}
 	l.part.WriteString(s)
 	return len(s), "", stepWent
-}
-
-// pyUnescape resolves the escapes of a Python string; unknown ones stay as they are, as in Python.
-func pyUnescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' || i+1 == len(s) {
-			b.WriteByte(s[i])
-			continue
-		}
-		i++
-		if j := strings.IndexByte(`\'"nrtbfva0`, s[i]); j >= 0 {
-			b.WriteByte("\\'\"\n\r\t\b\f\v\a\x00"[j])
-			continue
-		}
-		if s[i] == '\n' {
-			continue
-		}
-		if size := map[byte]int{'x': 2, 'u': 4, 'U': 8}[s[i]]; size > 0 && i+size < len(s) {
-			if r, err := strconv.ParseUint(s[i+1:i+1+size], 16, 32); err == nil && r <= utf8.MaxRune {
-				i += size
-				// Two halves of a surrogate pair, which models write as in JSON.
-				if r>>10 == 0xD800>>10 && strings.HasPrefix(s[i+1:], `\u`) && len(s) >= i+7 {
-					if low, err := strconv.ParseUint(s[i+3:i+7], 16, 32); err == nil && low>>10 == 0xDC00>>10 {
-						r = 0x10000 + (r-0xD800)<<10 + (low - 0xDC00)
-						i += 6
-					}
-				}
-				b.WriteRune(rune(r))
-				continue
-			}
-		}
-		b.WriteByte('\\')
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // gemmaReader reads call:NAME{KEY:VALUE,...} and the closing marker.

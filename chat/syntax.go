@@ -237,3 +237,28 @@ func (s Syntax) writeValue(b *strings.Builder, v Value) error {
 	}
 	return nil
 }
+
+// Thoughts are the tags of reasoning of a model with this template, read as family f; "" for Harmony, which has channels.
+// Unless anywhere, thoughts stand only before all visible text or behind a call.
+func (t *Template) Thoughts(f Family) (open, close string, anywhere bool) {
+	if f == Harmony {
+		return "", "", false
+	}
+	tags := f.thoughts(t.source)
+	return tags.open, tags.close, tags.anywhere
+}
+
+// ParameterTypes tells as what the parser reads the parameters of each tool that a family writes as bare text: the letters
+// of the types that the schema allows, { object, [ array, " string, 0 number, t boolean, n null. For one that is missing, or
+// empty, text is taken for a string only if it is no other JSON value.
+func ParameterTypes(definitions json.RawMessage) (map[string]map[string]string, error) {
+	set, err := newToolSet(definitions)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]map[string]string{}
+	for name, t := range set.all {
+		all[name] = t.params
+	}
+	return all, nil
+}

@@ -16,6 +16,14 @@ type Tensor interface {
 	SetRows(n int)
 }
 
+// View is a tensor that is a run of the rows of another. An operation that is recorded with it keeps the rows it had then, so it
+// may be set to others before the next Submit. SetRows is not for it.
+type View interface {
+	Tensor
+	// Set makes it rows rows of t from row first on.
+	Set(t Tensor, first, rows int)
+}
+
 // Weight is a dense weight of Out rows of In elements (ggml dims [In, Out]), resident in the backend's memory.
 // A vector (norm weights, biases) has Out == 1.
 type Weight interface {
@@ -50,6 +58,8 @@ type Expert struct {
 	Act            Act
 	// Biases are added to the outputs of the three matrices; nil: none. They are borrowed like the matrices.
 	GateBias, UpBias, DownBias []float32
+	// Key names the expert for a Keeper; 0: it has no name. The matrices of one that a Keeper holds have no bytes.
+	Key uint64
 }
 
 // Pairing says which elements RoPE turns together.
@@ -151,6 +161,8 @@ type Backend interface {
 	Supports(t gguf.Type) bool
 	// NewTensor makes an activation matrix with room for rows rows; it has 0 rows until SetRows.
 	NewTensor(rows, cols int) Tensor
+	// NewView makes a view, of nothing yet.
+	NewView() View
 	// NewWeight takes a dense weight whose bytes stay valid and unchanged for the backend's life.
 	NewWeight(m Matrix) (Weight, error)
 	// NewKV makes an empty cache.

@@ -112,5 +112,39 @@ func (s KVShape) Check() error {
 // an earlier position needs no call as long as windowed layers still hold what its window sees.
 type KV interface {
 	Shape() *KVShape
+	// CopyPrefix copies what layers hold of the first n positions from another cache of the same shape; of layers with a window
+	// all cells, as they are. It must not be called between the recording of an operation on either and the next Submit.
+	CopyPrefix(from KV, n int)
+	// Trim gives back the memory of the positions from n on in layers that keep all of them, as far as it is whole pages. It
+	// answers false where that cannot be done.
+	Trim(n int) bool
+	// CopyOut copies what r names to dst, bytes as they are stored; CopyIn puts such bytes there. They must be as many as r has
+	// (KVShape.RangeBytes). Neither may be called between the recording of an operation on this cache and the next Submit; other
+	// caches may be at work meanwhile.
+	CopyOut(dst []byte, r KVRange)
+	CopyIn(r KVRange, src []byte)
 	Free()
+}
+
+// KVRange names the keys, or the values, of one head in cells that follow each other: cell Cell to Cell+Cells-1 of a layer.
+type KVRange struct {
+	Layer, Head int
+	Values      bool
+	Cell, Cells int
+}
+
+// RangeBytes is the number of bytes that r names. A range that the shape does not have is a programmer's error and panics.
+func (s *KVShape) RangeBytes(r KVRange) int {
+	if r.Layer < 0 || r.Layer >= len(s.Layers) {
+		panic(fmt.Sprintf("compute: layer %d of a KV cache of %d", r.Layer, len(s.Layers)))
+	}
+	x := &s.Layers[r.Layer]
+	if r.Head < 0 || r.Head >= x.Heads || r.Cell < 0 || r.Cells < 0 || r.Cells > s.Cells(r.Layer)-r.Cell || r.Values && x.Latent {
+		panic(fmt.Sprintf("compute: %d cells from %d on of head %d (values: %t), layer %d of a KV cache has %d cells of %d heads", r.Cells, r.Cell, r.Head,
+			r.Values, r.Layer, s.Cells(r.Layer), x.Heads))
+	}
+	if r.Values {
+		return r.Cells * s.V.RowBytes(x.ValDim)
+	}
+	return r.Cells * s.K.RowBytes(x.KeyDim)
 }

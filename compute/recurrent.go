@@ -58,7 +58,21 @@ type Recurrent interface {
 	// Save copies the state to a slot; Restore makes what was saved there the state.
 	Save(slot int)
 	Restore(slot int)
+	// CopyFrom makes the state of another of the same shape, or what it saved in a slot, the state; -1: the state.
+	CopyFrom(from Recurrent, slot int)
+	// CopyOut copies the state to dst, which has Bytes of the shape; CopyIn makes such bytes the state.
+	CopyOut(dst []byte)
+	CopyIn(src []byte)
+	// Capture has the operations until the next Commit copy the state on its way as well: what it is after the first rows of
+	// theirs. A step that fails leaves unknown bytes; it may be repeated. nil: no more. The slice is kept.
+	Capture(at []Capture)
 	Free()
+}
+
+// Capture is a copy of a recurrent state after Rows of the rows of a step, at least one: CopyOut's bytes.
+type Capture struct {
+	Rows int
+	Dst  []byte
 }
 
 // ConvSpec is a causal depthwise convolution over the rows of a sequence.

@@ -1,6 +1,10 @@
 package compute
 
-import "terrace/gguf"
+import (
+	"fmt"
+
+	"terrace/gguf"
+)
 
 // Mixer is the gated reading of a residual of several streams that stands where other models have a norm. With n the
 // streams, each divided by its root mean square and multiplied by its part of Norm:
@@ -51,7 +55,40 @@ func (s *IndexShape) Bytes() int64 {
 // Index is one sequence's block index. As with a KV cache, going back to an earlier position needs no call.
 type Index interface {
 	Shape() *IndexShape
+	// CopyPrefix copies the keys of the first n positions from another index of the same shape, as KV.CopyPrefix does.
+	CopyPrefix(from Index, n int)
+	// Trim is that of KV.
+	Trim(n int) bool
+	// CopyOut and CopyIn are those of KV, for keys of the index.
+	CopyOut(dst []byte, r IndexRange)
+	CopyIn(r IndexRange, src []byte)
 	Free()
+}
+
+// IndexRange names N keys of a layer of an index from First on: those of whole blocks, in order, or those of the positions
+// but the last of each block, in order.
+type IndexRange struct {
+	Layer    int
+	Blocks   bool
+	First, N int
+}
+
+// Before is the number of keys of whole blocks and of other positions that belong to the positions before pos.
+func (s *IndexShape) Before(pos int) (blocks, others int) {
+	blocks = pos / s.Block
+	return blocks, pos - blocks
+}
+
+// RangeBytes is the number of bytes that r names. A range that the shape does not have is a programmer's error and panics.
+func (s *IndexShape) RangeBytes(r IndexRange) int {
+	most := s.Blocks()
+	if !r.Blocks {
+		most *= s.Block - 1
+	}
+	if r.Layer < 0 || r.Layer >= s.Layers || r.First < 0 || r.N < 0 || r.N > most-r.First {
+		panic(fmt.Sprintf("compute: %d keys from %d on in layer %d, a block index has %d in each of %d layers", r.N, r.First, r.Layer, most, s.Layers))
+	}
+	return r.N * s.Type.RowBytes(s.Dim)
 }
 
 // SparseSpec says which positions block-sparse attention sees. A query sees Top*Block+Block-1 positions, or all up to its own:

@@ -3,12 +3,14 @@ package engine
 import (
 	"context"
 	"testing"
+
+	"terrace/internal/invariant"
 )
 
 // TestDecodeAllocatesNothing decodes through a starving cache, with reads and guesses on their way.
 func TestDecodeAllocatesNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
+	if raceEnabled || invariant.On {
+		t.Skip("the race detector and a build that checks itself allocate")
 	}
 	stores := []string{"pread", "mmap"}
 	if uringWorks(t) {
@@ -53,8 +55,8 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 
 // TestGuessersAllocateNothing does the same with every way of guessing.
 func TestGuessersAllocateNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
+	if raceEnabled || invariant.On {
+		t.Skip("the race detector and a build that checks itself allocate")
 	}
 	dir := t.TempDir()
 	fitTiny(t, dir)

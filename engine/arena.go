@@ -27,7 +27,7 @@ func (e *Engine) SetExpertRAM(want ExpertBudget) error {
 func (e *Engine) ArenaBytes(want ExpertBudget) (int64, error) {
 	b := e.budget
 	b.ArenaMost = e.cache.MaxBytes()
-	if err := b.arenaOf(want, e.slotBytes); err != nil {
+	if err := arenaOf(&b, want, e.slotBytes); err != nil {
 		return 0, err
 	}
 	return b.Arena, nil

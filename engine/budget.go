@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"terrace/internal/host"
+	"terrace/plan"
 )
 
 // runtimeReserve is what the Go runtime, the program text and small heap structures take.
@@ -18,68 +19,31 @@ const outsideGo = 16 << 20
 // kernel's own tables want now and then; never more than a quarter of a small container.
 const autoMargin = 256 << 20
 
-// Budget is where the memory of an engine goes; all figures but the counts at the end are bytes.
-type Budget struct {
-	RAM       int64 // the promise: what the process may hold
-	Now       int64 // what of it may be used now; less than RAM while the machine or its container offers less
-	Runtime   int64 // Go runtime, tokenizer, metadata, page tables of all but the arena
-	Dense     int64 // dense weights
-	KV        int64 // one sequence: caches and what else layers remember
-	Table     int64 // pages of a table of rows that stays on disk
-	Work      int64 // activations of one pass
-	Predictor int64 // matrices that guess experts
-	Arena     int64 // expert slots, alignment included
-	ArenaMin  int64 // the smallest working set
-	ArenaMost int64 // a slot for every expert, or what the user fixed
-	Slots     int   // experts that the arena holds
-	Experts   int   // experts in the model
-
-	Checkpoints int // of a sequence's recurrent state
-}
-
-// fixed is everything but the arena.
-func (b Budget) fixed() int64 { return b.Runtime + b.Dense + b.KV + b.Table + b.Work + b.Predictor }
-
-// Least is the smallest budget that this model and context can have.
-func (b Budget) Least() int64 { return b.fixed() + mapped(b.ArenaMin) }
-
-// Full is the budget from which on more is of no use: every expert has a slot.
-func (b Budget) Full() int64 { return b.fixed() + mapped(b.ArenaMost) }
-
-// pageTables is what the kernel takes to map n bytes: eight for each 4 KiB page, which it sets aside for huge pages too.
-func pageTables(n int64) int64 { return (n + 511) / 512 }
-
-// mapped is n bytes with their page tables.
-func mapped(n int64) int64 { return n + pageTables(n) }
-
-// arenaIn is the largest arena that a budget leaves room for; it may be too small to work.
-func (b Budget) arenaIn(budget int64) int64 {
-	room := max(0, budget-b.fixed())
-	return min(room/513*512+room%513*512/513, b.ArenaMost) // mapped(it) is room again
-}
+// Budget is where the memory of an engine goes.
+type Budget = plan.Budget
 
 // decide sets Arena from what was asked; ArenaMin, ArenaMost and Experts are known. slots is the bytes of an arena with so
 // many slots.
-func (b *Budget) decide(want ExpertBudget, slots func(n int) int64) error {
+func decide(b *Budget, want ExpertBudget, slots func(n int) int64) error {
 	if b.Experts == 0 {
-		if b.RAM > 0 && b.fixed() > b.RAM {
-			return fmt.Errorf("RAM budget of %d bytes %w: weights, context and runtime take %d bytes", b.RAM, ErrDoesNotFit, b.fixed())
+		if b.RAM > 0 && b.Fixed() > b.RAM {
+			return fmt.Errorf("RAM budget of %d bytes %w: weights, context and runtime take %d bytes", b.RAM, ErrDoesNotFit, b.Fixed())
 		}
 		return nil
 	}
-	if err := b.arenaOf(want, slots); err != nil {
+	if err := arenaOf(b, want, slots); err != nil {
 		return err
 	}
 	arena := max(b.Arena, b.ArenaMin)
-	if need := b.fixed() + mapped(arena); b.RAM > 0 && (need > b.RAM || b.Arena < b.ArenaMin) {
-		return fmt.Errorf("RAM budget of %d bytes %w: dense weights %d, context %d, work space %d, runtime %d, predictor %d and the expert arena %d bytes make %d bytes",
-			b.RAM, ErrDoesNotFit, b.Dense, b.KV, b.Work, b.Runtime, b.Predictor, mapped(arena), need)
+	if need := b.Fixed() + plan.Mapped(arena); b.RAM > 0 && (need > b.RAM || b.Arena < b.ArenaMin) {
+		return fmt.Errorf("RAM budget of %d bytes %w: dense weights %d, context %d, work space %d, runtime %d, prompt cache %d, predictor %d and the expert arena %d bytes make %d bytes",
+			b.RAM, ErrDoesNotFit, b.Dense, b.KV, b.Work, b.Runtime, b.Cache, b.Predictor, plan.Mapped(arena), need)
 	}
 	return nil
 }
 
 // arenaOf sets Arena to what was asked for.
-func (b *Budget) arenaOf(want ExpertBudget, slots func(n int) int64) error {
+func arenaOf(b *Budget, want ExpertBudget, slots func(n int) int64) error {
 	switch {
 	case want.Min:
 		b.Arena = b.ArenaMin
@@ -97,7 +61,7 @@ func (b *Budget) arenaOf(want ExpertBudget, slots func(n int) int64) error {
 				want.Percent, ErrDoesNotFit, n, b.Experts, b.Arena, least, b.ArenaMin)
 		}
 	default:
-		b.Arena = b.arenaIn(b.RAM)
+		b.Arena = b.ArenaIn(b.RAM)
 	}
 	return nil
 }
@@ -115,12 +79,12 @@ func autoRAM(s *host.MemorySample) (int64, error) {
 // fit sets Now from what the machine offers at the moment. A promise beyond it stands, but is not used up: a control
 // group's limit would have the kernel kill the process. It refuses only where that limit cannot hold the smallest
 // working set.
-func (b *Budget) fit(s *host.MemorySample, want ExpertBudget) error {
+func fit(b *Budget, s *host.MemorySample, want ExpertBudget) error {
 	b.Now = b.RAM
 	least, what := b.Least(), "smallest expert arena"
 	if want.isSet() { // an arena that was asked for is neither cut nor enlarged
 		b.ArenaMost = b.Arena
-		least, what = b.fixed()+mapped(b.Arena), "expert arena"
+		least, what = b.Fixed()+plan.Mapped(b.Arena), "expert arena"
 	}
 	offer, why, ok := offered(s)
 	if !ok {
@@ -138,4 +102,16 @@ func (b *Budget) fit(s *host.MemorySample, want ExpertBudget) error {
 // slots leave beside two layers at work, shared by the layers that are guessed at once.
 func guessCap(slots, topK, lookahead, experts int) int {
 	return min(max(topK, (slots-2*topK)/(lookahead+1)/2), experts)
+}
+
+// AutoRAM is the budget that Options.RAM of 0 would take now: what the machine and this process's control groups leave, less
+// a margin.
+func AutoRAM() (int64, error) {
+	w := host.NewWatch(nil)
+	defer w.Close()
+	var s host.MemorySample
+	if err := w.Read(&s); err != nil {
+		return 0, err
+	}
+	return autoRAM(&s)
 }

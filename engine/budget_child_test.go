@@ -3,17 +3,22 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"terrace/gguf"
 	"terrace/internal/host"
 	"terrace/internal/testfile"
 	"terrace/internal/tinymodel"
+	"terrace/plan"
+	"terrace/promptstore"
 	"terrace/sample"
 )
 
@@ -33,6 +38,7 @@ type childReport struct {
 	Go     uint64 // bytes that the Go runtime holds
 	Hash   string
 	Err    string
+	Cache  promptstore.Stats
 }
 
 func TestMain(m *testing.M) {
@@ -58,6 +64,9 @@ func (c *childRun) run(r *childReport) error {
 		return err
 	}
 	defer e.Close()
+	if c.Options.Slots > 1 {
+		return c.together(e, r)
+	}
 	s, err := e.NewSession()
 	if err != nil {
 		return err
@@ -73,6 +82,33 @@ func (c *childRun) run(r *childReport) error {
 	for i := range prompt {
 		prompt[i] = int32(i * 7919 % e.Model().Config().Vocab)
 	}
+	if c.Options.CacheRAM > 0 {
+		dir, err := os.MkdirTemp("", "cache")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		pc, err := e.NewPromptCache(PromptCacheOptions{Dir: dir})
+		if err != nil {
+			return err
+		}
+		defer pc.Close(context.Background())
+		s.UseCache(pc)
+		for round := range 2 { // more prompts than it holds, the second time from disk
+			for i := range 12 {
+				other := append([]int32{int32(i)}, prompt...)
+				n, err := s.Sync(context.Background(), other)
+				if err == nil && round > 0 && n > 1 {
+					err = fmt.Errorf("%d tokens of a prompt that was kept were evaluated", n)
+				}
+				if err != nil {
+					return err
+				}
+				pc.Flush()
+			}
+		}
+		r.Cache = pc.Stats()
+	}
 	res, err := s.Generate(context.Background(), Request{Prompt: prompt, Max: c.Answer, Sampler: sm, IgnoreEOS: true, HashLogits: true})
 	if err != nil {
 		return err
@@ -82,6 +118,49 @@ func (c *childRun) run(r *childReport) error {
 	r.Budget, r.Go, r.Hash = e.Budget(), m.Sys-m.HeapReleased, res.Stats.LogitsSHA256
 	r.RSS, err = host.RSS()
 	return err
+}
+
+// together runs a job a slot at the same time, twice, with more prompt the second time.
+func (c *childRun) together(e *Engine, r *childReport) error {
+	s, err := e.NewScheduler(SchedulerOptions{})
+	if err != nil {
+		return err
+	}
+	hashes, errs := make([]*streamHash, c.Options.Slots), make([]error, c.Options.Slots)
+	for turn := range 2 {
+		var g sync.WaitGroup
+		for i := range hashes {
+			hashes[i] = newStreamHash()
+			g.Go(func() {
+				p := sample.Defaults(e.Model().Config().Vocab)
+				p.Temp = 0
+				sm, err := sample.New(p)
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				prompt := make([]int32, c.Prompt*(turn+1)/2)
+				for j := range prompt {
+					prompt[j] = int32((j*7919 + j*i) % e.Model().Config().Vocab)
+				}
+				_, errs[i] = s.Do(context.Background(), Job{Prompt: prompt, Max: c.Answer, Slot: -1, Chooser: sm, IgnoreEOS: true, OnToken: hashes[i].add})
+			})
+		}
+		g.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	for _, h := range hashes {
+		r.Hash += h.sum()[:8]
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	r.Budget, r.Go = e.Budget(), m.Sys-m.HeapReleased
+	if r.RSS, err = host.RSS(); err != nil {
+		return err
+	}
+	return s.Close(context.Background())
 }
 
 // inChild runs c in a process of its own.
@@ -181,6 +260,9 @@ func TestBudgetHolds(t *testing.T) {
 		{"wide", Options{Path: wide, Context: 1024, Lookahead: 1}, ends},
 		{"wide, long", Options{Path: wide, Context: 4096, Lookahead: 2, Store: "mmap"}, least},
 		{"wide, exact", Options{Path: wide, Context: 1024, Exact: true, Store: "pread"}, least},
+		{"wide, with a prompt cache", Options{Path: wide, Context: 1024, Lookahead: 1, CacheRAM: 6 << 20}, least},
+		{"slots", Options{Path: wide, Context: 4096, Lookahead: 1, Slots: 4}, steps},
+		{"slots, vocabulary", Options{Path: bigVocabulary(t, dir), Context: 2048, Slots: 6, Batch: 64}, least},
 		{"vocabulary", Options{Path: bigVocabulary(t, dir), Context: 1024, Lookahead: 2}, least},
 		{"dense", Options{Path: write("dense", tinymodel.Options{Arch: tinymodel.Qwen3, Hidden: 256, FFN: 1024, Context: 1024}), Context: 1024}, least},
 	} {
@@ -198,7 +280,7 @@ func TestBudgetHolds(t *testing.T) {
 			var hash string
 			for _, at := range c.at {
 				o := c.o
-				o.RAM = b.RAM + int64(at*float64(mapped(b.ArenaMost)-mapped(b.ArenaMin)))
+				o.RAM = b.RAM + int64(at*float64(plan.Mapped(b.ArenaMost)-plan.Mapped(b.ArenaMin)))
 				r := inChild(t, childRun{Options: o, Prompt: min(600, 3*o.Context/4), Answer: 8})
 				if r.Err != "" {
 					t.Fatal(r.Err)
@@ -210,6 +292,9 @@ func TestBudgetHolds(t *testing.T) {
 					mb(r.RSS.Anon), mb(int64(r.Go)), mb(r.Budget.Runtime+r.Budget.Work), r.Budget.Slots, r.Budget.Experts)
 				if r.RSS.Peak > o.RAM {
 					t.Errorf("%d bytes were held, the budget is %d", r.RSS.Peak, o.RAM)
+				}
+				if c.o.CacheRAM > 0 && (r.Cache.Evicted == 0 || r.Cache.Loaded == 0 || r.Cache.Discarded > 0) {
+					t.Errorf("%+v", r.Cache)
 				}
 				if r.Hash != hash {
 					t.Errorf("hash %s, at the smallest budget %s", r.Hash, hash)

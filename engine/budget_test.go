@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"terrace/internal/tinymodel"
+	"terrace/plan"
 )
 
 func TestBudgetDecide(t *testing.T) {
@@ -33,7 +34,7 @@ func TestBudgetDecide(t *testing.T) {
 	} {
 		b := base
 		b.RAM = c.ram
-		err := b.decide(c.want, slots)
+		err := decide(&b, c.want, slots)
 		if c.err != "" {
 			if err == nil || !errors.Is(err, ErrDoesNotFit) || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: error %v, want one with %q", c.name, err, c.err)
@@ -43,8 +44,8 @@ func TestBudgetDecide(t *testing.T) {
 		if err != nil || b.Arena != c.arena {
 			t.Errorf("%s: arena of %d bytes, error %v; want %d", c.name, b.Arena, err, c.arena)
 		}
-		if c.ram > 0 && b.fixed()+mapped(b.Arena) > c.ram {
-			t.Errorf("%s: %d bytes planned of %d", c.name, b.fixed()+mapped(b.Arena), c.ram)
+		if c.ram > 0 && b.Fixed()+plan.Mapped(b.Arena) > c.ram {
+			t.Errorf("%s: %d bytes planned of %d", c.name, b.Fixed()+plan.Mapped(b.Arena), c.ram)
 		}
 	}
 }

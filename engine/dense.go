@@ -10,26 +10,37 @@ import (
 	mmap "github.com/edsrzf/mmap-go"
 
 	"terrace/gguf"
+	"terrace/internal/fault"
 	"terrace/internal/host"
 	"terrace/model"
 )
 
 // dense holds every weight that is not a routed expert: read once into page-aligned memory outside the Go heap, or mapped
 // and left to the page cache, for machines where they do not fit. Mapped weights are read anew whenever the system has
-// dropped them, and a file that shrinks under its mapping ends the process; that is why reading is the default.
+// dropped them, and a file that shrinks under its mapping fails every request from then on (mapGuard); that is why reading is the
+// default.
 type dense struct {
 	mem   []byte
 	maps  []mmap.MMap // by shard
 	views map[string][]byte
 	bytes int64 // of the weights, without alignment
+	guard *mapGuard
 }
 
-// openDense reads or maps the dense weights.
-func openDense(f *gguf.File, ts []model.DenseTensor, how string) (*dense, error) {
+// openDense reads or maps the dense weights; it tells progress, in bytes, when it reads.
+func openDense(f *gguf.File, ts []model.DenseTensor, how string, progress func(done, total int64)) (*dense, error) {
 	if how == "mmap" {
-		return mapDense(f, ts)
+		d, err := mapDense(f, ts)
+		if err != nil {
+			return nil, err
+		}
+		if d.guard, err = newMapGuard(d, f); err != nil {
+			d.free()
+			return nil, err
+		}
+		return d, nil
 	}
-	return readDense(f, ts)
+	return readDense(f, ts, progress)
 }
 
 // densePromise is the memory that openDense takes out of the budget: pages of a mapping are the system's, which drops
@@ -129,7 +140,7 @@ func denseBytes(ts []model.DenseTensor) int64 {
 }
 
 // readDense reads the dense weights, past the page cache where the file system allows it.
-func readDense(f *gguf.File, ts []model.DenseTensor) (*dense, error) {
+func readDense(f *gguf.File, ts []model.DenseTensor, progress func(done, total int64)) (*dense, error) {
 	runs, total := layoutDense(ts, int64(host.PageSize()))
 	mem, err := host.Alloc(int(total))
 	if err != nil {
@@ -146,6 +157,7 @@ func readDense(f *gguf.File, ts []model.DenseTensor) (*dense, error) {
 			}
 		}
 	}()
+	progress(0, total)
 	for _, r := range runs {
 		if files[r.shard] == nil {
 			x, past, err := host.OpenDirect(f.Shards[r.shard].Path)
@@ -156,7 +168,7 @@ func readDense(f *gguf.File, ts []model.DenseTensor) (*dense, error) {
 			files[r.shard], direct[r.shard] = x, past
 		}
 		want := min(r.end, f.Shards[r.shard].Size) - r.off
-		if err := readFull(files[r.shard], mem[r.at:r.at+r.end-r.off], r.off, want); err != nil {
+		if err := readFull(files[r.shard], mem[r.at:r.at+r.end-r.off], r.off, want, func(got int64) { progress(r.at+got, total) }); err != nil {
 			d.free()
 			return nil, fmt.Errorf("%s: tensor %s: %w", f.Shards[r.shard].Path, r.tensorName, err)
 		}
@@ -177,13 +189,17 @@ func readDense(f *gguf.File, ts []model.DenseTensor) (*dense, error) {
 }
 
 // readFull reads want bytes at off into dst, whose length is a multiple of the page so that direct reads may ask past the
-// end of the file.
-func readFull(f *os.File, dst []byte, off, want int64) error {
+// end of the file. progress hears of each piece.
+func readFull(f *os.File, dst []byte, off, want int64, progress func(got int64)) error {
 	var got int64
 	for got < want {
 		end := min(got+readPiece, int64(len(dst)))
 		n, err := f.ReadAt(dst[got:end], off+got)
+		if fault.On {
+			n, err = fault.Read(dst[got:end], n, err)
+		}
 		got += int64(n)
+		progress(got)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read of %d bytes at offset %d: %w", want, off, err)
 		}
@@ -200,6 +216,9 @@ func readFull(f *os.File, dst []byte, off, want int64) error {
 func (d *dense) free() {
 	if d.mem != nil {
 		host.Free(d.mem)
+	}
+	if d.guard != nil {
+		d.guard.close()
 	}
 	for _, m := range d.maps {
 		if m != nil {

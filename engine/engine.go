@@ -5,13 +5,17 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"terrace/chat"
-	"terrace/compute/cpu"
+	"terrace/compute"
 	"terrace/gguf"
+	"terrace/internal/fault"
 	"terrace/internal/host"
 	"terrace/model"
+	"terrace/plan"
 	"terrace/tiers"
 	"terrace/tokenizer"
 )
@@ -26,7 +30,9 @@ type Engine struct {
 	model   *model.Model
 	tok     *tokenizer.Tokenizer
 	tmpl    *chat.Template
-	backend *cpu.Backend
+	backend compute.Backend
+	gpu     *gpu // beside the CPU; nil: there is none
+	lives   int  // of what sequences remember: a device that is lost takes it along
 	dense   *dense
 	rows    *tiers.Table // of a table that stays on disk; nil: the model has none
 	cache   *tiers.Cache // nil for a model without experts
@@ -39,9 +45,13 @@ type Engine struct {
 	gov     *governor   // nil only while the engine opens
 	store   string      // the store that was taken
 	load    time.Duration
-	told    tiers.Stats // counters when the last request's statistics were made
-	log     *slog.Logger
-	quant   string
+	told    tiers.Stats            // counters when the last request's statistics were made
+	space   func() (string, error) // of a sequence's state
+	mon     *monitor               // nil for a model without experts
+
+	measured atomic.Pointer[rates] // nil before MeasureRates
+	log      *slog.Logger
+	quant    string
 }
 
 // Open loads a model: header, tokenizer, dense weights and an empty expert arena.
@@ -50,33 +60,40 @@ func Open(o Options) (opened *Engine, err error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
 	}
+	o.step(LoadHeader, 0, 0)
 	f, err := gguf.Open(o.Path)
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{opt: o, file: f, log: o.Log, watch: host.NewWatch(o.machine)}
+	e := &Engine{opt: o, file: f, log: o.Log, watch: host.NewWatch(fault.Machine(o.machine))}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
+	e.space = sync.OnceValues(e.stateSpace)
 	defer func() {
 		if err != nil {
 			e.Close()
 		}
 	}()
-	if e.model, err = model.Load(f, model.Options{MaxRows: o.Batch, Rope: o.Rope}); err != nil {
+	if e.model, err = model.Load(f, model.Options{MaxRows: o.rows(), Rope: o.Rope}); err != nil {
+		return nil, err
+	}
+	if err := e.pickBackend(); err != nil {
 		return nil, err
 	}
 	if err := e.plan(); err != nil {
 		return nil, err
 	}
-	if e.dense, err = openDense(f, e.model.Dense(), e.opt.Dense); err != nil {
+	if e.dense, err = openDense(f, e.model.Dense(), e.opt.Dense, func(done, total int64) { o.step(LoadDense, done, total) }); err != nil {
 		return nil, err
 	}
+	o.step(LoadStore, 0, 0)
 	if err := e.openTiers(); err != nil {
 		return nil, err
 	}
 	e.govern()
 	// From here on a learned model's hottest experts are on their way, while the processor is busy with its vocabulary.
+	o.step(LoadVocabulary, 0, 0)
 	if e.tok, err = tokenizer.New(f.Metadata); err != nil {
 		return nil, err
 	}
@@ -86,12 +103,18 @@ func Open(o Options) (opened *Engine, err error) {
 	if err := e.loadTemplate(); err != nil {
 		return nil, err
 	}
-	e.backend, err = cpu.New(cpu.Options{Threads: o.Threads, Exact: o.Exact, Alloc: host.Alloc, Free: host.Free})
-	if err != nil {
+	o.step(LoadBackend, 0, 0)
+	if err := e.openBackend(); err != nil {
 		return nil, err
+	}
+	if e.dense.guard != nil {
+		e.model.SetGuard(e.dense.guard)
 	}
 	if err := e.model.Bind(e.backend, func(name string) []byte { return e.dense.views[name] }); err != nil {
 		return nil, err
+	}
+	if e.gpu != nil {
+		e.gpu.bound()
 	}
 	if err := e.openRows(); err != nil {
 		return nil, err
@@ -100,80 +123,62 @@ func Open(o Options) (opened *Engine, err error) {
 		return nil, err
 	}
 	e.load = time.Since(start)
+	o.step(LoadDone, 0, 0)
 	e.log.Info("model loaded", "arch", e.model.Config().Arch, "dense", e.dense.bytes, "dense_in", e.opt.Dense, "arena", e.budget.Arena, "slots", e.budget.Slots,
-		"experts", e.budget.Experts, "store", e.store, "threads", o.Threads, "ms", e.load.Milliseconds())
+		"experts", e.budget.Experts, "store", e.store, "backend", e.backend.Name(), "threads", o.Threads, "ms", e.load.Milliseconds())
 	return e, nil
 }
 
 // plan fills the budget before anything large is read.
 func (e *Engine) plan() error {
-	o, c := &e.opt, e.model.Config()
-	if o.Context == 0 {
-		o.Context = min(defaultContext, max(c.Context, 1))
+	most := e.opt.Context == ContextMost
+	b, err := e.costs()
+	if err != nil {
+		return err
 	}
-	if c.Context > 0 && o.Context > c.Context {
-		return fmt.Errorf("%w: context size is %d, the model was made for %d positions", ErrUsage, o.Context, c.Context)
-	}
-	o.Batch = min(o.Batch, o.Context)
-	shape := e.model.KVShape(o.Context, o.KeyType, o.ValType)
-	if err := shape.Check(); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrUsage, o.Path, err)
-	}
-	b := Budget{
-		RAM:     o.RAM,
-		Runtime: runtimeReserve,
-		Dense:   densePromise(e.model.Dense(), o.Dense),
-		KV:      e.model.StateBytes(o.Context, o.KeyType, o.ValType),
-		Table:   e.tableBudget(),
-		Work:    e.model.WorkBytes(o.Batch),
-	}
-	for _, s := range e.file.Shards {
-		b.Runtime += 3 * s.DataStart // tokenizer tables, template, directory
-	}
-	e.layOut()
-	for _, l := range e.table {
-		b.Experts += len(l)
-	}
-	b.Runtime += o.Reserve
-	if b.Experts > 0 && o.Lookahead > 0 {
-		if err := e.openGuesser(); err != nil {
-			return err
-		}
-		b.Predictor = e.guesser.bytes
-	}
-	slots := e.slotBytes
-	if b.Experts > 0 {
-		b.ArenaMin = tiers.MinBytes(e.table, tiers.Need{TopK: c.TopK, Lookahead: o.Lookahead, Guesses: c.TopK})
-		b.ArenaMost = slots(b.Experts)
-	}
+	o, slots := &e.opt, e.slotBytes
+	ram := o.RAM
 	var s host.MemorySample
-	if err := e.watch.Read(&s); err != nil && !(b.RAM > 0 || o.ExpertRAM.isSet()) {
+	if err := e.watch.Read(&s); err != nil && !(ram > 0 || o.ExpertRAM.isSet()) {
 		return fmt.Errorf("the memory limit of the control group, give --ram: %w", err)
 	} else if err != nil {
 		e.log.Warn("the memory limit of the control group cannot be read", "error", err)
 	}
-	if b.RAM == 0 {
+	if ram == 0 {
 		var err error
-		if b.RAM, err = autoRAM(&s); err != nil && !o.ExpertRAM.isSet() {
+		if ram, err = autoRAM(&s); err != nil && !o.ExpertRAM.isSet() {
 			return err
 		}
 	}
-	copied := e.model.CheckpointBytes()
-	b.Checkpoints = checkpoints(copied, b.RAM)
-	b.KV += int64(b.Checkpoints) * copied
-	b.Runtime += pageTables(b.Dense + b.KV + b.Table)
-	if err := b.decide(o.ExpertRAM, slots); err != nil {
+	if most {
+		if err := e.fitContext(&b, ram); err != nil {
+			return fmt.Errorf("%s: %w", o.Path, err)
+		}
+	}
+	asked := b.ArenaMost
+	if t := b; o.ExpertRAM.isSet() && arenaOf(&t, o.ExpertRAM, slots) == nil {
+		asked = t.Arena
+	}
+	b.Widen(ram, asked, e.widths())
+	o.Batch = b.Batch
+	e.model.SetMaxRows(max(o.rows(), e.model.MaxRows()))
+	b.Promise(ram, int64(o.Slots)*e.model.CheckpointBytes())
+	b.KeepPrompts(o.CacheRAM, e.largestEntry())
+	if o.SlotFiles && b.Cache == 0 {
+		b.Runtime += e.largestEntry()
+	}
+	if err := decide(&b, o.ExpertRAM, slots); err != nil {
 		return fmt.Errorf("%s: %w", o.Path, err)
 	}
 	if o.RAM == 0 && o.ExpertRAM.isSet() { // the arena was given and fits the machine: the promise is what it makes
-		b.RAM = b.fixed() + mapped(b.Arena)
+		b.RAM = b.Fixed() + plan.Mapped(b.Arena)
 	}
-	if err := b.fit(&s, o.ExpertRAM); err != nil {
+	if err := fit(&b, &s, o.ExpertRAM); err != nil {
 		return fmt.Errorf("%s: %w", o.Path, err)
 	}
 	if b.Experts > 0 {
-		b.Arena = max(b.arenaIn(b.Now), b.ArenaMin)
-		b.Slots = int(float64(b.Arena)/float64(slots(b.Experts))*float64(b.Experts) + 1e-6) // sizes differ: about so many
+		b.Arena = max(b.ArenaIn(b.Now), b.ArenaMin)
+		b.Slots = plan.SlotsIn(b.Arena, slots(b.Experts), b.Experts)
 	}
 	if b.Now < b.RAM {
 		e.log.Warn("the RAM budget is more than the machine offers; the expert arena starts smaller and grows when it can", "budget", b.RAM, "now", b.Now, "limit", s.Limit, "available", s.Available)
@@ -248,6 +253,7 @@ func (e *Engine) openTiers() error {
 		st.Close()
 		return err
 	}
+	e.mon = newMonitor(e.cache, e.table, c.TopK)
 	learned, err := e.openHeat()
 	if err != nil {
 		return err
@@ -264,6 +270,9 @@ func (e *Engine) loadTemplate() error {
 	src, err := e.file.Metadata.StringOr("tokenizer.chat_template", "")
 	if err != nil {
 		return err
+	}
+	if e.opt.Template != "" {
+		src = e.opt.Template
 	}
 	text := func(id int32) string {
 		if id < 0 {
@@ -323,6 +332,9 @@ func (e *Engine) Close() error {
 		e.gov.close()
 		e.gov = nil
 	}
+	if e.gpu != nil {
+		e.gpu.close() // it lends from the cache
+	}
 	if e.cache != nil {
 		errs = append(errs, e.cache.Close()) // closes its store
 		e.cache = nil
@@ -335,6 +347,7 @@ func (e *Engine) Close() error {
 		errs = append(errs, e.backend.Close())
 		e.backend = nil
 	}
+	e.gpu = nil
 	if e.dense != nil {
 		e.dense.free()
 		e.dense = nil

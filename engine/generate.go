@@ -21,7 +21,9 @@ type Request struct {
 	Max        int // tokens to generate at most; 0: until the context is full
 	Sampler    *sample.Sampler
 	IgnoreEOS  bool // do not stop at end tokens
+	StopLoops  bool // end the answer at a loop (sample.LoopDetector); otherwise it is told in the statistics and the log only
 	HashLogits bool
+	Show       map[int32]bool          // control tokens whose text Emit gets, for whoever reads an answer by its marks
 	Emit       func(text []byte) error // gets the text as it grows, whole characters only; may be nil
 }
 
@@ -31,7 +33,7 @@ type Finish string
 // The reasons.
 const (
 	FinishStop    Finish = "stop"    // an end token
-	FinishLength  Finish = "length"  // Max tokens, or the context is full
+	FinishLength  Finish = "length"  // Max tokens, the context is full, or a loop that was to be stopped
 	FinishAborted Finish = "aborted" // the context was cancelled or an error occurred
 )
 
@@ -81,6 +83,15 @@ func (e *Engine) checkText(n int) error {
 	return nil
 }
 
+// looped logs that an answer repeats itself.
+func (e *Engine) looped(l *sample.Loop, stops bool) {
+	what := "goes on"
+	if stops {
+		what = "is ended"
+	}
+	e.log.Warn("an answer repeats itself and "+what, "period", l.Period, "since_token", l.At, "tokens", l.Tokens)
+}
+
 // Generate evaluates the prompt and samples the answer. The session keeps what was evaluated, so a following prompt that
 // begins alike starts there.
 func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
@@ -94,7 +105,8 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 	n, err := s.Sync(ctx, r.Prompt)
 	m.evaluated = n
 	m.promptDone()
-	stream := s.e.tok.NewStream(false)
+	stream := s.e.tok.NewStream(false).Show(r.Show)
+	loops := sample.NewLoopDetector()
 	for err == nil {
 		if r.Max > 0 && len(res.Tokens) >= r.Max {
 			res.Finish = FinishLength
@@ -122,6 +134,13 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 				break
 			}
 		}
+		if loops.Accept(id) {
+			s.e.looped(loops.Loop(), r.StopLoops)
+			if r.StopLoops {
+				res.Finish = FinishLength
+				break
+			}
+		}
 		if s.Pos() >= s.e.opt.Context {
 			res.Finish = FinishLength
 			break
@@ -129,15 +148,18 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 		if r.Max > 0 && len(res.Tokens) >= r.Max {
 			continue // nothing will be sampled after it
 		}
-		err = s.Eval(ctx, id)
+		if err = s.Eval(ctx, id); err == nil && s.cache != nil && s.Pos()%checkpointGap == 0 {
+			s.cache.Keep(s.state, s.tokens, MarkMore)
+		}
 	}
+	s.Keep()
 	if r.Emit != nil {
 		if tail := stream.Flush(); len(tail) > 0 && err == nil {
 			err = r.Emit(tail)
 		}
 	}
 	res.Stats = m.end()
-	res.Stats.FinishReason = res.Finish
+	res.Stats.FinishReason, res.Stats.Loop = res.Finish, loops.Loop()
 	if h != nil {
 		res.Stats.LogitsSHA256 = hex.EncodeToString(h.Sum(nil))
 	}

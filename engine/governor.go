@@ -7,7 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"terrace/internal/fault"
 	"terrace/internal/host"
+	"terrace/plan"
 )
 
 // resizer is the door of an expert cache whose arena can grow and shrink while it is in use. Sizes are bytes.
@@ -162,6 +164,7 @@ func (c course) step(s *host.MemorySample, at time.Duration) (next course, why s
 // Governor is what Stats shows of it.
 type Governor struct {
 	BudgetNow int64  `json:"budget_now"` // in force; less than the promise while memory is short
+	KVNow     int64  `json:"-"`          // what sequences have taken of the memory counted for them; the arena has the rest
 	Shrinks   int64  `json:"shrinks"`
 	Grows     int64  `json:"grows"`
 	FailCount int64  `json:"failcnt"`     // times that the process's control groups ran into their limits, in their life
@@ -179,6 +182,7 @@ type governor struct {
 	mu    sync.Mutex
 	watch *host.Watch
 	c     course
+	spare int64 // of what the plan counts for sequences and they have not taken
 	state Governor
 	bad   bool // the limit could not be read the last time
 	low   bool // a shrink was logged that growth has not undone
@@ -188,8 +192,8 @@ type governor struct {
 
 // newGovernor governs an arena that was made as b says, within what may be used now. It takes over the watch.
 func newGovernor(a resizer, b Budget, w *host.Watch, log *slog.Logger) *governor {
-	g := &governor{arena: a, plan: b, log: log, watch: w, began: time.Now()}
-	g.c = course{budget: b.RAM, least: b.fixed() + mapped(a.MinBytes()), now: b.Now}
+	g := &governor{arena: a, plan: b, log: log, watch: w, began: fault.Now()}
+	g.c = course{budget: b.RAM, least: b.Fixed() + plan.Mapped(a.MinBytes()), now: b.Now}
 	g.c.now = max(min(g.c.now, g.c.budget), g.c.least)
 	g.state.BudgetNow = g.c.now
 	if g.c.now < g.c.budget {
@@ -201,7 +205,20 @@ func newGovernor(a resizer, b Budget, w *host.Watch, log *slog.Logger) *governor
 
 // arenaFor is the arena that a budget leaves room for.
 func (g *governor) arenaFor(budget int64) int64 {
-	return max(g.plan.arenaIn(budget), g.arena.MinBytes())
+	return max(g.plan.ArenaIn(budget+g.spare), g.arena.MinBytes())
+}
+
+// commit tells how much of the memory counted for sequences they have from now on. The arena has the rest: it is asked to make
+// room before more is taken, and Over says when it has.
+func (g *governor) commit(kv int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if kv < 0 || kv > g.plan.KV {
+		panic(fmt.Sprintf("engine: sequences that take %d bytes, of %d counted for them", kv, g.plan.KV))
+	}
+	g.spare = g.plan.KV - kv
+	g.arena.Resize(g.arenaFor(g.c.now))
+	g.goLimit()
 }
 
 // start lets the governor look at the machine from time to time until close.
@@ -242,7 +259,7 @@ func (g *governor) look() {
 		return
 	}
 	was := g.c.now
-	next, why := g.c.step(&s, time.Since(g.began))
+	next, why := g.c.step(&s, fault.Since(g.began))
 	g.c = next
 	if why == "" {
 		return
@@ -293,7 +310,7 @@ func (g *governor) apply(why string) {
 // a collector that has room works less. Weights, context, slots and what the kernel keeps for us are not its own.
 func (g *governor) goLimit() {
 	p := &g.plan
-	left := g.c.now - p.Dense - p.KV - p.Table - outsideGo - mapped(g.arenaFor(g.c.now))
+	left := g.c.now - p.Dense - (p.KV - g.spare) - p.Table - p.Cache - outsideGo - plan.Mapped(g.arenaFor(g.c.now))
 	debug.SetMemoryLimit(max(left, p.Runtime+p.Work+p.Predictor-outsideGo))
 }
 
@@ -325,7 +342,9 @@ func (g *governor) snapshot() (Governor, Budget) {
 	b := g.plan
 	b.RAM, b.Now = g.c.budget, g.c.now
 	b.Arena, _ = g.arena.Arena()
-	return g.state, b
+	state := g.state
+	state.KVNow = b.KV - g.spare
+	return state, b
 }
 
 // noArena stands for the arena of a model without experts.

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"terrace/internal/host"
+	"terrace/plan"
 )
 
 const (
@@ -310,7 +311,7 @@ func testGovernor(t *testing.T, dir string, log *slog.Logger) (*governor, *fakeA
 	t.Helper()
 	b := Budget{RAM: 4 * gib, Now: 4 * gib, Runtime: gib / 2, Dense: gib / 2, ArenaMin: gib, ArenaMost: 8 * gib, Experts: 100}
 	a := new(fakeArena)
-	a.size.Store(b.arenaIn(b.RAM))
+	a.size.Store(b.ArenaIn(b.RAM))
 	a.least.Store(b.ArenaMin)
 	a.most.Store(b.ArenaMost)
 	if log == nil {
@@ -350,7 +351,7 @@ func TestGovernorFollowsLimit(t *testing.T) {
 		}
 	}
 	st, b := g.snapshot()
-	if st.Shrinks != 3 || st.Reason != reasonLimit || st.BudgetNow != 2*gib+pageTables(gib) || b.RAM != 4*gib || b.Arena != gib {
+	if st.Shrinks != 3 || st.Reason != reasonLimit || st.BudgetNow != 2*gib+plan.PageTables(gib) || b.RAM != 4*gib || b.Arena != gib {
 		t.Errorf("%+v, %+v", st, b)
 	}
 	if s := text.String(); strings.Count(s, "level=WARN") != 1 || !strings.Contains(s, "limit=3221225472") {
@@ -370,7 +371,7 @@ func rssHeld(t *testing.T) int64 {
 func TestGovernorSet(t *testing.T) {
 	group := newFakeGroup(t, 16*gib)
 	g, a := testGovernor(t, group.dir, nil)
-	least := 2*gib + pageTables(gib)
+	least := 2*gib + plan.PageTables(gib)
 	err := g.set(least - 1)
 	if !errors.Is(err, ErrDoesNotFit) || !strings.Contains(err.Error(), fmt.Sprint(least-1)) || !strings.Contains(err.Error(), fmt.Sprint(least)) {
 		t.Errorf("error %v", err)
@@ -386,7 +387,7 @@ func TestGovernorSet(t *testing.T) {
 		if b.RAM != c.budget || st.BudgetNow < c.now || st.BudgetNow > c.now+64*mib { // what the test holds itself comes on top of the limit's room
 			t.Errorf("limit %d, budget %d: %+v %+v, want %d in force", c.limit, c.budget, st, b, c.now)
 		}
-		if got := gib + mapped(a.size.Load()); got > st.BudgetNow && a.size.Load() != gib {
+		if got := gib + plan.Mapped(a.size.Load()); got > st.BudgetNow && a.size.Load() != gib {
 			t.Errorf("limit %d, budget %d: %d taken of %d", c.limit, c.budget, got, st.BudgetNow)
 		}
 		if limit := debug.SetMemoryLimit(-1); limit < gib/2-outsideGo || limit > st.BudgetNow {

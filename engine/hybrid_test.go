@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"terrace/plan"
 )
 
 // TestHybridSync: of a model with recurrent layers, a prompt that goes on evaluates what is new, one that parts from the last
@@ -63,8 +65,8 @@ func TestCheckpoints(t *testing.T) {
 	for _, c := range []struct {
 		bytes, budget int64
 		want          int
-	}{{0, 1 << 40, 0}, {75 << 20, 8 << 30, 3}, {75 << 20, 1 << 30, 1}, {75 << 20, 1 << 40, maxCheckpoints}, {1, 0, 1}} {
-		if got := checkpoints(c.bytes, c.budget); got != c.want {
+	}{{0, 1 << 40, 0}, {75 << 20, 8 << 30, 3}, {75 << 20, 1 << 30, 1}, {75 << 20, 1 << 40, 8}, {1, 0, 1}} {
+		if got := plan.Checkpoints(c.bytes, c.budget); got != c.want {
 			t.Errorf("checkpoints of %d bytes in %d: %d, want %d", c.bytes, c.budget, got, c.want)
 		}
 	}

@@ -32,20 +32,30 @@ func (b ExpertBudget) isSet() bool { return b.Bytes > 0 || b.Percent > 0 || b.Mi
 
 // Options is what a user can choose. The zero value of each field asks for its default.
 type Options struct {
-	Path      string         // GGUF file, any part of a split one
-	Threads   int            // compute threads; 0: the physical cores this process may use
-	Context   int            // positions; 0: the smaller of the model's context and 4096
-	Batch     int            // prompt tokens per pass; 0: 512
-	RAM       int64          // bytes the process may hold, experts included; 0: from the machine
-	ExpertRAM ExpertBudget   // fixes the expert arena alone
-	Lookahead int            // layers predicted ahead: 0, 1, 2 or LookaheadAuto
-	Store     string         // "auto", "uring", "pread" or "mmap"; "" is auto
-	Dense     string         // where dense weights are: "ram", read at the start, or "mmap", left to the page cache; "" is ram
-	Mirror    string         // a second copy of the model's files, or the folder with them, on another disk; "" is none
-	Profile   string         // file of the machine profile; "" keeps and knows nothing
-	Exact     bool           // float32 activations and KV cache
-	KeyType   compute.KVType // element type of cached keys; Exact makes it f32; a quantised one needs heads of whole blocks of 32
-	ValType   compute.KVType
+	Path    string // GGUF file, any part of a split one
+	Threads int    // compute threads; 0: the physical cores this process may use
+	Context int    // positions of a sequence; 0: the smaller of the model's context and 4096; ContextMost
+	Pool    int    // positions of all sequences together, for which memory is counted; 0: as many as one may have
+	// CapContext makes a Context beyond the model's the model's, which is an error else.
+	CapContext bool
+	Slots      int            // sequences that a Scheduler will serve, for which memory is counted; 0: 1
+	Batch      int            // prompt tokens per pass; 0: 512, or up to 2048 where experts are read and the budget has room
+	RAM        int64          // bytes the process may hold, experts included; 0: from the machine
+	ExpertRAM  ExpertBudget   // fixes the expert arena alone
+	Lookahead  int            // layers predicted ahead: 0, 1, 2 or LookaheadAuto
+	Store      string         // "auto", "uring", "pread" or "mmap"; "" is auto
+	Dense      string         // where dense weights are: "ram", read at the start, or "mmap", left to the page cache; "" is ram
+	Mirror     string         // a second copy of the model's files, or the folder with them, on another disk; "" is none
+	Profile    string         // file of the machine profile; "" keeps and knows nothing
+	Backend    string         // "auto", "cpu" or "vulkan"; "" is auto: a discrete GPU if there is one, else the CPU
+	Device     int            // number of the GPU, from 1; 0: the best
+	VRAM       int64          // most bytes of the GPU's memory; 0: what it offers
+	GPULayers  int            // the last layers that are on the GPU: so many, GPULayersNone, or 0: as many as its memory holds
+	Exact      bool           // float32 activations and KV cache
+	KeyType    compute.KVType // element type of cached keys; Exact makes it f32; a quantised one needs heads of whole blocks of 32
+	ValType    compute.KVType
+	// Template is the source of a chat template in place of the file's.
+	Template string
 	// Rope takes the place of what the file says about rotation, to extend its context.
 	Rope model.RopeOptions
 	// GuessAlways keeps guessing when every expert is in RAM, where guesses are of no use, so that they can be scored.
@@ -60,26 +70,45 @@ type Options struct {
 	Predictor string
 	// Refine guesses the next layer a second time, from a layer's output (Session.SetRefine).
 	Refine bool
+	// CacheRAM is the RAM of a PromptCache, CacheAuto leaves it to the engine. 0: there will be none.
+	CacheRAM int64
+	// SlotFiles sets memory aside for saving and restoring sequences (SaveState) without a prompt cache.
+	SlotFiles bool
+	// PipelineCache is the file that keeps compiled shaders from run to run. Empty: nothing is kept.
+	PipelineCache string
 	// Reserve is what the caller needs of the RAM budget for itself.
 	Reserve int64
 	// SumsDir is the folder with the experts' checksums; each first read of an expert is compared with them. Empty: no
 	// comparison.
 	SumsDir string
-	Log     *slog.Logger // nil: silent
+	// Progress is called by Open, from its own goroutine, when a step begins and while it goes on. nil: nobody looks.
+	Progress func(LoadProgress) `json:"-"`
+	Log      *slog.Logger       // nil: silent
 
 	tableCache int64 // bytes for the pages of a table of rows, in tests; 0: defaultTableCache
 
-	auto    bool  // the depth may change while it runs
-	machine fs.FS // where the system's files are read, in tests; nil: this machine's
+	autoBatch bool // wider passes may be chosen
+	auto      bool // the depth may change while it runs
+	gpu       gpuTest
+	machine   fs.FS // where the system's files are read, in tests; nil: this machine's
 }
+
+// GPULayersNone leaves all layers on the CPU.
+const GPULayersNone = -1
 
 // LookaheadAuto leaves the depth to the engine.
 const LookaheadAuto = -1
+
+// ContextMost is the largest context, up to the one that the model was made for, that leaves experts a quarter of the room.
+const ContextMost = -1
 
 const (
 	defaultContext = 4096
 	defaultBatch   = 512
 )
+
+// rows is the most tokens of one pass: a batch of a prompt, and beside it a token for each other sequence.
+func (o *Options) rows() int { return o.Batch + o.Slots - 1 }
 
 // check completes o and refuses what cannot be meant.
 func (o *Options) check() error {
@@ -92,14 +121,18 @@ func (o *Options) check() error {
 	if o.Threads == 0 {
 		o.Threads = host.PhysicalCores()
 	}
-	if o.Context < 0 {
+	if o.Context < ContextMost {
 		return fmt.Errorf("context size is %d, want at least 1 (0: the model's)", o.Context)
 	}
+	if o.Slots < 0 || o.Slots > maxSlots {
+		return fmt.Errorf("%d slots, want 1 to %d", o.Slots, maxSlots)
+	}
+	o.Slots = max(o.Slots, 1)
 	if o.Batch < 0 || o.Batch > 1<<16 {
 		return fmt.Errorf("batch size is %d, want 1 to 65536", o.Batch)
 	}
 	if o.Batch == 0 {
-		o.Batch = defaultBatch
+		o.Batch, o.autoBatch = defaultBatch, true
 	}
 	if o.RAM < 0 || o.ExpertRAM.Bytes < 0 {
 		return fmt.Errorf("memory budget is negative (%d and %d bytes)", o.RAM, o.ExpertRAM.Bytes)
@@ -128,6 +161,19 @@ func (o *Options) check() error {
 	default:
 		return fmt.Errorf("dense is %q, want ram or mmap", o.Dense)
 	}
+	switch o.Backend {
+	case "":
+		o.Backend = "auto"
+	case "auto", "cpu", "vulkan":
+	default:
+		return fmt.Errorf("backend is %q, want auto, cpu or vulkan", o.Backend)
+	}
+	if o.Device < 0 || o.VRAM < 0 {
+		return fmt.Errorf("device %d with %d bytes, want neither below 0", o.Device, o.VRAM)
+	}
+	if o.GPULayers < GPULayersNone {
+		return fmt.Errorf("GPU layers are %d, want at least 0", o.GPULayers)
+	}
 	if err := o.Rope.Check(); err != nil {
 		return err
 	}
@@ -137,6 +183,9 @@ func (o *Options) check() error {
 	case "auto", "gate-ahead", "fitted":
 	default:
 		return fmt.Errorf("predictor is %q, want auto, gate-ahead or fitted", o.Predictor)
+	}
+	if o.CacheRAM < CacheAuto {
+		return fmt.Errorf("the prompt cache is %d bytes, want at least 0", o.CacheRAM)
 	}
 	if o.Reserve < 0 {
 		return fmt.Errorf("reserve is %d bytes, want at least 0", o.Reserve)

@@ -8,6 +8,7 @@ import (
 
 	"terrace/gguf"
 	"terrace/kernels"
+	"terrace/quant"
 )
 
 // rates are this machine's limits, measured once an engine when a bound is asked for.
@@ -54,7 +55,7 @@ func (e *Engine) rates() rates {
 			continue
 		}
 		r.kernel[t.typ] = e.inParallel(n, func(int) float64 {
-			w := make([]byte, t.typ.RowBytes(rateCols)*rateRows)
+			w := rateWeights(t.typ)
 			x, dst := make([]float32, rateCols), make([]float32, rateRows)
 			for i := range x {
 				x[i] = float32(i%7) - 3
@@ -76,6 +77,22 @@ func (e *Engine) rates() rates {
 		})
 	}
 	return r
+}
+
+// rateWeights is the kernel's sample: ordinary numbers, since zeros are denormal scales in some types, which are slow.
+func rateWeights(t gguf.Type) []byte {
+	w, x := make([]byte, t.RowBytes(rateCols)*rateRows), make([]float32, rateCols)
+	for i := range x {
+		x[i] = (float32(i%13) - 6) / 64
+	}
+	row := w[:t.RowBytes(rateCols)]
+	if err := quant.Encode(t, row, x); err != nil {
+		return w // zeros, then: only a bound becomes too low
+	}
+	for at := len(row); at < len(w); {
+		at += copy(w[at:], row)
+	}
+	return w
 }
 
 // inParallel runs f on n goroutines, a few times, and returns the largest sum of what they did per second.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"terrace/plan"
 	"terrace/sample"
 )
 
@@ -63,7 +64,7 @@ func TestBudgetChanges(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if got := e.Budget(); got.fixed()+mapped(got.Arena) > to || got.RAM != to {
+				if got := e.Budget(); got.Fixed()+plan.Mapped(got.Arena) > to || got.RAM != to {
 					t.Errorf("budget of %d: %+v", to, got)
 				}
 				if err := e.SetRAM(b.Least() - 1); !errors.Is(err, ErrDoesNotFit) || e.Budget().RAM != to {
@@ -138,7 +139,7 @@ func TestLimitAtOpen(t *testing.T) {
 		if b.RAM != limit-min(max(limit/20, 256*mib), limit/4) || b.Now != b.RAM || log != "" {
 			t.Errorf("limit %d: %+v\n%s", limit, b, log)
 		}
-		if b.fixed()+mapped(b.Arena) > b.RAM || b.RAM >= full && b.Arena != b.ArenaMost {
+		if b.Fixed()+plan.Mapped(b.Arena) > b.RAM || b.RAM >= full && b.Arena != b.ArenaMost {
 			t.Errorf("limit %d: arena %d of %d, budget %d", limit, b.Arena, b.ArenaMost, b.RAM)
 		}
 	}
@@ -151,7 +152,7 @@ func TestLimitAtOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := e.Budget()
-	if b.RAM != gib || b.Now != 112*mib-guard(112*mib) || b.fixed()+mapped(b.Arena) > b.Now || strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "limit=117440512") {
+	if b.RAM != gib || b.Now != 112*mib-guard(112*mib) || b.Fixed()+plan.Mapped(b.Arena) > b.Now || strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "limit=117440512") {
 		t.Errorf("%+v\n%s", b, log)
 	}
 	group.limit(gib)
@@ -170,7 +171,7 @@ func TestLimitAtOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := e.Budget(); b.Arena != b.ArenaMost || b.Arena < 15*mib || b.Arena > 16*mib || b.Now < b.fixed()+mapped(b.Arena) {
+	if b := e.Budget(); b.Arena != b.ArenaMost || b.Arena < 15*mib || b.Arena > 16*mib || b.Now < b.Fixed()+plan.Mapped(b.Arena) {
 		t.Errorf("%+v\n%s", b, log)
 	}
 	if _, _, err = open(90*mib, gib, ExpertBudget{Percent: 50}); !errors.Is(err, ErrDoesNotFit) {

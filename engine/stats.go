@@ -5,9 +5,13 @@ import (
 	"time"
 
 	"terrace/gguf"
+	"terrace/internal/fault"
 	"terrace/internal/host"
+	"terrace/plan"
 	"terrace/prefetch"
+	"terrace/sample"
 	"terrace/tiers"
+	"terrace/vulkan"
 )
 
 // Stats is what one request did; the JSON names are those of docs for `--stats json`. Counts are of this request alone.
@@ -43,6 +47,7 @@ type Stats struct {
 	KVBytes            int64   `json:"kv_bytes"`
 	TableBytes         int64   `json:"table_bytes"` // set aside for pages of a table of rows that stays on disk
 	WorkBytes          int64   `json:"work_bytes"`  // set aside for the activations of one pass
+	CacheBytes         int64   `json:"cache_bytes"` // set aside for prompts that may come again
 	PredictorBytes     int64   `json:"predictor_bytes"`
 	RuntimeBytes       int64   `json:"runtime_bytes"` // set aside for the Go runtime and small tables
 	ExpertBytes        int64   `json:"expert_bytes"`  // of the slots that there are now
@@ -58,9 +63,12 @@ type Stats struct {
 	DemandBytes        int64   `json:"demand_bytes"`  // of the misses: experts nobody had asked for when a layer needed them
 	PreloadBytes       int64   `json:"preload_bytes"` // hot experts by the heat profile, since the last request or the start
 	PreloadExperts     int64   `json:"preload_experts"`
-	BytesVRAM          int64   `json:"bytes_vram"`
-	MirrorBytes        int64   `json:"mirror_bytes"`  // of BytesRead, from the mirror
-	MirrorErrors       int64   `json:"mirror_errors"` // reads that it failed, since the start
+	BytesVRAM          int64   `json:"bytes_vram"` // of the experts that the device keeps now
+	ExpertsVRAM        int     `json:"experts_vram"`
+	Unified            bool    `json:"unified"`        // the device has the machine's memory: experts are computed where they lie
+	ExpertsCopied      int64   `json:"experts_copied"` // of these, since the start, which the driver would not take as they lie
+	MirrorBytes        int64   `json:"mirror_bytes"`   // of BytesRead, from the mirror
+	MirrorErrors       int64   `json:"mirror_errors"`  // reads that it failed, since the start
 	ReadWaitMS         float64 `json:"read_wait_ms"`
 	OverlappedReadMS   float64 `json:"overlapped_read_ms"`
 
@@ -68,6 +76,8 @@ type Stats struct {
 	PrefetchBytes PrefetchBytes  `json:"prefetch_bytes"`
 
 	Table *TableStats `json:"table,omitempty"` // nil: the model has none
+
+	Loop *sample.Loop `json:"loop,omitempty"` // the answer repeated itself; nil: it did not
 
 	DiskBytesPerSecond float64    `json:"disk_bytes_per_second"`
 	Bottleneck         string     `json:"bottleneck"` // "disk", "memory" or "compute"; "" before a token was decoded
@@ -78,7 +88,7 @@ type Stats struct {
 
 	Governor // of the whole process so far
 
-	decodeCold int64   // experts that decode steps needed and that were not resident
+	decodeCold int64   // bytes of experts that decode steps needed and that had to be read, on a guess or not
 	decodeRate float64 // bytes read per second while the disk was busy, decode steps only if they read anything
 }
 
@@ -95,16 +105,18 @@ type PrefetchBytes struct {
 
 // BoundTerms are the least milliseconds a decoded token can take on each part of the machine.
 type BoundTerms struct {
-	DiskMS    float64 `json:"disk_ms"`    // experts that had to be read / read rate of this run
+	DiskMS    float64 `json:"disk_ms"`    // experts that were needed and had to be read, wasted guesses not counted / read rate of this run
 	MemoryMS  float64 `json:"memory_ms"`  // weight bytes touched / read bandwidth
 	ComputeMS float64 `json:"compute_ms"` // weight bytes touched / rate of the kernels from cache
 	GPUMS     float64 `json:"gpu_ms"`
 	LinkMS    float64 `json:"link_ms"`
 }
 
-// Meter measures what a session does between two moments.
+// Meter measures what a session does between two moments, or what a job had of the passes that it shared with others.
 type Meter struct {
-	s                   *Session
+	w                   *walk
+	parallel            int
+	account             *counters // of a job; nil: the totals are this one's
 	start, prompt, last time.Time
 	prompts, evaluated  int // tokens of the prompt, and those not kept from before
 	predicted           int
@@ -118,9 +130,10 @@ type counters struct {
 	table tiers.TableStats
 	cache tiers.Stats
 	pipe  prefetch.Stats
+	gpu   vulkan.Stats
 }
 
-func (s *Session) counters() counters {
+func (s *walk) counters() counters {
 	var c counters
 	if s.e.cache != nil {
 		c.cache = s.e.cache.Stats()
@@ -129,15 +142,33 @@ func (s *Session) counters() counters {
 	if s.e.rows != nil {
 		c.table = s.e.rows.Stats()
 	}
+	if s.e.gpu != nil {
+		c.gpu = s.e.gpu.stats()
+	}
 	return c
 }
 
-func (s *Session) begin(prompt int) *Meter {
-	m := &Meter{s: s, start: time.Now(), prompts: prompt, before: s.counters()}
+func (s *walk) begin(prompt int) *Meter {
+	m := &Meter{w: s, parallel: 1, start: fault.Now(), prompts: prompt, before: s.counters()}
 	if src, ok := s.src.(*source); ok {
 		m.idle = src.ahead > 0 && !src.always && s.e.cache.Complete()
 	}
 	return m
+}
+
+// beginJob is begin for a job of a scheduler, whose part of the passes is added up in account.
+func (s *walk) beginJob(prompt, parallel int, account *counters) *Meter {
+	m := s.begin(prompt)
+	m.parallel, m.account, m.before = parallel, account, *account
+	return m
+}
+
+// now is the running totals that the meter is about.
+func (m *Meter) now() counters {
+	if m.account != nil {
+		return *m.account
+	}
+	return m.w.counters()
 }
 
 // Measure starts a measurement of what follows as decoding.
@@ -149,17 +180,17 @@ func (s *Session) Measure() *Meter {
 
 // End is what was done since Measure.
 func (m *Meter) End() Stats {
-	m.last = time.Now()
+	m.last = fault.Now()
 	return m.end()
 }
 
 func (m *Meter) promptDone() {
-	m.prompt = time.Now()
-	m.decode = m.s.counters()
+	m.prompt = fault.Now()
+	m.decode = m.now()
 }
 
 func (m *Meter) token() {
-	m.last = time.Now()
+	m.last = fault.Now()
 	if m.predicted == 0 {
 		m.ttft = m.last.Sub(m.start)
 	}
@@ -184,18 +215,24 @@ func (m *Meter) end() Stats {
 	if end.Before(m.prompt) {
 		end = m.prompt
 	}
-	e, now := m.s.e, m.s.counters()
+	e, now := m.w.e, m.now()
 	c := e.model.Config()
 	name, _ := e.file.Metadata.StringOr("general.name", "")
 	rss, _ := host.RSS() // zeros where the system does not tell
-	gov, plan := e.gov.snapshot()
+	gov, budget := e.gov.snapshot()
 	st := Stats{
-		Model: name, Arch: c.Arch, Quant: e.quantLabel(), Backend: e.backend.Name(), NCtx: e.opt.Context, Parallel: 1,
+		Model: name, Arch: c.Arch, Quant: e.quantLabel(), Backend: e.backend.Name(), NCtx: e.opt.Context, Parallel: m.parallel,
 		KVType: e.opt.KeyType.String() + "/" + e.opt.ValType.String(), Threads: e.opt.Threads, Exact: e.opt.Exact,
 		PromptTokens: m.prompts, PredictedTokens: m.predicted, PromptMS: ms(m.prompt.Sub(m.start)), PredictedMS: ms(end.Sub(m.prompt)),
-		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: plan.RAM, Governor: gov, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
-		Dense: e.opt.Dense, DenseBytes: plan.Dense, KVBytes: plan.KV, TableBytes: plan.Table, WorkBytes: plan.Work, PredictorBytes: plan.Predictor, RuntimeBytes: plan.Runtime + pageTables(plan.Arena),
-		ExpertBytes: plan.Arena, ExpertSlots: plan.Slots, ExpertsTotal: plan.Experts, Store: e.store,
+		LoadMS: ms(e.load), TTFTMS: ms(m.ttft), RAMBudget: budget.RAM, Governor: gov, PeakRSS: rss.Peak, RSSAnon: rss.Anon,
+		Dense: e.opt.Dense, DenseBytes: budget.Dense, KVBytes: gov.KVNow, TableBytes: budget.Table, WorkBytes: budget.Work, CacheBytes: budget.Cache, PredictorBytes: budget.Predictor, RuntimeBytes: budget.Runtime + plan.PageTables(budget.Arena),
+		ExpertBytes: budget.Arena, ExpertSlots: budget.Slots, ExpertsTotal: budget.Experts, Store: e.store,
+	}
+	if e.gpu != nil {
+		i := &e.gpu.info
+		st.PlacementDependent = e.gpu.placementDependent()
+		st.Device = i.String()
+		st.GPUOps, st.CPUFallbackOps = now.gpu.Dispatches-m.before.gpu.Dispatches, now.gpu.Fallbacks-m.before.gpu.Fallbacks
 	}
 	if e.rows != nil {
 		a, b := m.before.table, now.table
@@ -213,24 +250,29 @@ func (m *Meter) end() Stats {
 		return st
 	}
 	a, b := m.before.cache, now.cache
-	st.Touches = b.Touches - a.Touches
+	st.HitsVRAM = now.gpu.Hits - m.before.gpu.Hits
+	if v := e.vram(); v != nil {
+		st.BytesVRAM, st.ExpertsVRAM, st.ExpertsCopied, st.Unified = v.ExpertBytes, v.Experts, v.Copied, v.Unified
+	}
+	st.Touches = b.Touches - a.Touches + st.HitsVRAM
 	st.HitsRAM = b.Hits - a.Hits
 	st.HitsInflight = b.InFlight - a.InFlight
 	st.Misses = b.Misses - a.Misses
 	st.DemandBytes = b.MissBytes - a.MissBytes
 	st.BytesRead = max(0, b.DemandBytes+b.GuessBytes-a.DemandBytes-a.GuessBytes)
-	st.ExpertBytes, st.ExpertSlots = b.Bytes, b.Slots
+	real := e.cache.Stats()
+	st.ExpertBytes, st.ExpertSlots = real.Bytes, real.Slots
 	st.PrefetchBytes = PrefetchBytes{
 		Issued: b.IssuedBytes - a.IssuedBytes, Used: b.UsedBytes - a.UsedBytes, Late: b.LateBytes - a.LateBytes,
 		Wasted: b.WastedBytes - a.WastedBytes, Cancelled: b.CancelledBytes - a.CancelledBytes,
 	}
-	st.PreloadBytes, st.PreloadExperts = b.PreloadBytes-e.told.PreloadBytes, b.Preloads-e.told.Preloads
-	e.told = b
-	st.Store, st.MirrorBytes, st.MirrorErrors = b.Store, b.MirrorBytes-a.MirrorBytes, b.MirrorErrors
+	st.PreloadBytes, st.PreloadExperts = real.PreloadBytes-e.told.PreloadBytes, real.Preloads-e.told.Preloads
+	e.told = real
+	st.Store, st.MirrorBytes, st.MirrorErrors = real.Store, b.MirrorBytes-a.MirrorBytes, real.MirrorErrors
 	st.ReadWaitMS = ms(b.Blocked - a.Blocked)
 	st.OverlappedReadMS = ms(b.Overlapped - a.Overlapped)
 	d := m.decode.cache
-	st.decodeCold = b.Misses - d.Misses + b.InFlight - d.InFlight
+	st.decodeCold = (b.Misses-d.Misses+b.InFlight-d.InFlight)*e.meanExpert() + b.UsedBytes - d.UsedBytes
 	if busy := b.DiskBusy - a.DiskBusy; busy > 0 {
 		st.DiskBytesPerSecond = float64(st.BytesRead+b.PreloadBytes-a.PreloadBytes) / busy.Seconds()
 		st.decodeRate = st.DiskBytesPerSecond
@@ -264,7 +306,7 @@ func (s *Session) Bound(st *Stats) {
 	b.MemoryMS = touched / r.memory * 1e3
 	b.ComputeMS = compute * 1e3
 	if st.decodeRate > 0 && st.Touches > 0 {
-		perToken := float64(st.decodeCold) * float64(e.meanExpert()) / float64(max(st.PredictedTokens-1, 1))
+		perToken := float64(st.decodeCold) / float64(max(st.PredictedTokens-1, 1))
 		b.DiskMS = perToken / st.decodeRate * 1e3
 	}
 	most := max(b.DiskMS, b.MemoryMS, b.ComputeMS)
@@ -292,11 +334,8 @@ type traffic struct {
 // top-k experts a layer.
 func (e *Engine) tokenTraffic() []traffic {
 	sum := map[gguf.Type]int64{}
-	for _, t := range e.model.Dense() {
-		if t.Name == "token_embd.weight" && !e.model.Config().Tied {
-			continue
-		}
-		sum[t.Type] += t.Length
+	for _, t := range e.denseTraffic() {
+		sum[t.typ] += t.bytes
 	}
 	k := int64(e.model.Config().TopK)
 	for _, l := range e.model.Experts() {
@@ -317,6 +356,18 @@ func (e *Engine) tokenTraffic() []traffic {
 	return out
 }
 
+// denseTraffic is the part of it that does not depend on the tokens, tensor by tensor.
+func (e *Engine) denseTraffic() []traffic {
+	var out []traffic
+	for _, t := range e.model.Dense() {
+		if t.Name == "token_embd.weight" && !e.model.Config().Tied {
+			continue
+		}
+		out = append(out, traffic{t.Type, t.Length})
+	}
+	return out
+}
+
 // meanExpert is the mean size of an expert in bytes.
 func (e *Engine) meanExpert() int64 {
 	var n, b int64
@@ -327,6 +378,17 @@ func (e *Engine) meanExpert() int64 {
 		}
 	}
 	return b / max(n, 1)
+}
+
+// tokenBytes is the size of the routed experts that a token uses.
+func (e *Engine) tokenBytes() int64 {
+	n := int64(0)
+	for _, l := range e.model.Experts() {
+		if len(l) > 0 {
+			n += int64(e.model.Config().TopK) * l[0].Bytes()
+		}
+	}
+	return n
 }
 
 // quantLabel names the types of the routed experts, or of the dense matrices where there are none.
@@ -359,4 +421,18 @@ func (e *Engine) quantLabel() string {
 	}
 	e.quant = strings.Join(names, "+")
 	return e.quant
+}
+
+// CacheStats are the counters of the experts' cache since the engine was opened; zeros where there is none.
+func (e *Engine) CacheStats() tiers.Stats {
+	if e.cache == nil {
+		return tiers.Stats{}
+	}
+	return e.cache.Stats()
+}
+
+// Replay plays passes ([pass][layer], the distinct experts that each used) on the cache's policy in an arena like the engine's
+// as it is now, from nothing resident on: what it reads is what demands alone must read.
+func (e *Engine) Replay(passes [][][]int32) tiers.SimResult {
+	return tiers.Simulate(e.cache.Sim(), passes)
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"terrace/internal/fault"
 	"terrace/internal/host"
 	"terrace/plan"
 	"terrace/tiers"
@@ -125,7 +126,7 @@ func (e *Engine) bestStore(paths []string) string {
 		e.log.Warn("the disk could not be measured", "reason", err)
 		return first
 	}
-	d := plan.Disk{Measured: time.Now().UTC().Truncate(time.Second), Burst: p.Burst, Sustained: p.Sustained, Settled: p.Settled, Piece: p.Piece, Depth: p.Depth, Store: p.Best}
+	d := plan.Disk{Measured: fault.Now().UTC().Truncate(time.Second), Burst: p.Burst, Sustained: p.Sustained, Settled: p.Settled, Piece: p.Piece, Depth: p.Depth, Store: p.Best}
 	for _, s := range p.Stores {
 		d.Stores = append(d.Stores, plan.Store{Name: s.Name, Rate: s.Rate, CPUPerGB: s.CPUPerGB})
 	}

@@ -39,7 +39,7 @@ func TestWhereBytesComeFrom(t *testing.T) {
 	if got.LogitsSHA256 != want.LogitsSHA256 {
 		t.Error("other logits with mapped dense weights")
 	}
-	if got.Dense != "mmap" || got.DenseBytes == 0 || got.DenseBytes > want.DenseBytes || want.RAMBudget-got.RAMBudget != mapped(want.DenseBytes) {
+	if got.Dense != "mmap" || got.DenseBytes == 0 || got.DenseBytes > want.DenseBytes || want.RAMBudget-got.RAMBudget != plan.Mapped(want.DenseBytes) {
 		t.Errorf("dense %q, %d bytes in a budget of %d; read, %d in %d", got.Dense, got.DenseBytes, got.RAMBudget, want.DenseBytes, want.RAMBudget)
 	}
 	dir := t.TempDir()

@@ -13,18 +13,22 @@ import (
 // source answers a forward pass: guesses become early reads, choices become leases. It belongs to one sequence. This file
 // is the one place that knows both storage and arithmetic.
 type source struct {
-	cache  *tiers.Cache
-	pipe   *prefetch.Pipeline
-	shapes []expertShape  // by layer
-	rules  []*router.Rule // by layer
-	ahead  int
-	refine bool // a second hint, from the layer's output
-	always bool // guess even when there is nothing to read
-	free   []*request
-	rec    func(layer int, choices []int32) // routing listener, or nil
-	trace  *tracer                          // recorder, or nil
-	heat   *heat                            // counts uses, or nil
-	topK   int
+	cache   *tiers.Cache
+	pipe    *prefetch.Pipeline
+	shapes  []expertShape  // by layer
+	rules   []*router.Rule // by layer
+	ahead   int
+	refine  bool // a second hint, from the layer's output
+	always  bool // guess even when there is nothing to read
+	free    []*request
+	rec     func(layer int, choices []int32) // routing listener, or nil
+	trace   *tracer                          // recorder, or nil
+	heat    *heat                            // counts uses, or nil
+	mon     *monitor                         // sees choices, or nil
+	topK    int
+	keeper  compute.Keeper // keeps experts on a device; nil: there is none
+	tier    *vram          // counts what was found there; nil: there is none
+	missing []int32        // those of a layer that it does not
 }
 
 // expertShape holds a layer's matrix types and shapes; the bytes come from a lease.
@@ -37,7 +41,7 @@ func newSource(c *tiers.Cache, shapes []expertShape, rules []*router.Rule, alway
 // Lookahead is part of model.Source. Guesses have a price, the routers of the layers ahead, and no use once every expert
 // is in RAM.
 func (s *source) Lookahead(rows int) int {
-	if s.ahead > 0 && !s.always && s.cache.Complete() {
+	if s.ahead > 0 && !s.always && (s.cache.Complete() || s.tier != nil && s.tier.whole.Load()) {
 		return 0
 	}
 	return s.pipe.Depth(rows)
@@ -59,22 +63,59 @@ func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32,
 	if s.heat != nil {
 		s.heat.use(layer, choices, s.topK)
 	}
+	if s.mon != nil {
+		s.mon.routed(layer, choices)
+	}
 	if s.trace != nil {
 		s.trace.layer(layer, choices, scores, s.pipe.Guesses, s.ahead)
 	}
 	s.pipe.Settle(layer, experts, choices, scores)
-	q, err := s.cache.Begin(layer, experts)
-	if err != nil {
-		return nil, err
-	}
 	var r *request
 	if n := len(s.free); n > 0 {
 		r, s.free = s.free[n-1], s.free[:n-1]
 	} else {
 		r = &request{src: s}
 	}
-	r.q, r.shape = q, &s.shapes[layer]
+	r.layer, r.shape = layer, &s.shapes[layer]
+	if s.keeper != nil {
+		s.missing = s.missing[:0]
+		for _, x := range experts {
+			if s.keeper.Hold(expertKey(layer, x)) {
+				r.held = append(r.held, x)
+			} else {
+				s.missing = append(s.missing, x)
+			}
+		}
+		if s.tier != nil && len(r.held) > 0 {
+			s.tier.hits[layer].Add(int64(len(r.held)))
+		}
+		if experts = s.missing; len(experts) == 0 {
+			return r, nil
+		}
+	}
+	q, err := s.cache.Begin(layer, experts)
+	if err != nil {
+		r.Done()
+		return nil, err
+	}
+	r.q = q
 	return r, nil
+}
+
+// expertKey names an expert for a compute.Keeper.
+func expertKey(layer int, expert int32) uint64 { return uint64(layer)<<32 | uint64(expert) + 1 }
+
+// elsewhere is a cache whose experts need not be read ahead where a device keeps them.
+type elsewhere struct {
+	prefetch.Cache
+	keeper compute.Keeper
+}
+
+func (c elsewhere) PrefetchOver(layer int, expert int32, chance float32) int {
+	if c.keeper.Keeps(expertKey(layer, expert)) {
+		return 0
+	}
+	return c.Cache.PrefetchOver(layer, expert, chance)
 }
 
 // request turns leases into experts with types and shapes. The experts handed out keep their place in memory until they
@@ -85,10 +126,26 @@ type request struct {
 	shape  *expertShape
 	leases []tiers.Lease
 	exps   []*compute.Expert
+	layer  int
+	held   []int32 // experts that the device keeps, until Done
+	given  int     // of these, handed out
+	there  []*compute.Expert
 }
 
 // Next is part of model.Request.
 func (r *request) Next(ctx context.Context, wait bool) (int32, *compute.Expert, bool, error) {
+	if i := r.given; i < len(r.held) {
+		r.given++
+		if i == len(r.there) {
+			r.there = append(r.there, new(compute.Expert))
+		}
+		e := r.there[i]
+		e.Gate, e.Up, e.Down, e.Key = r.shape.gate, r.shape.up, r.shape.down, expertKey(r.layer, r.held[i])
+		return r.held[i], e, true, nil
+	}
+	if r.q == nil {
+		return 0, nil, false, nil
+	}
 	l, ok, err := r.q.Next(ctx, wait)
 	if !ok || err != nil {
 		return 0, nil, false, err
@@ -101,6 +158,7 @@ func (r *request) Next(ctx context.Context, wait bool) (int32, *compute.Expert, 
 	e, v := r.exps[n], l.Views()
 	e.Gate, e.Up, e.Down = r.shape.gate, r.shape.up, r.shape.down
 	e.Gate.Data, e.Up.Data, e.Down.Data = v[0], v[1], v[2]
+	e.Key = expertKey(r.layer, int32(l.Expert()))
 	return int32(l.Expert()), e, true, nil
 }
 
@@ -115,7 +173,13 @@ func (r *request) Recycle() {
 // Done is part of model.Request and compute.Done.
 func (r *request) Done() {
 	r.Recycle()
-	r.q.Close()
-	r.q = nil
+	if r.q != nil {
+		r.q.Close()
+		r.q = nil
+	}
+	for _, x := range r.held {
+		r.src.keeper.Release(expertKey(r.layer, x))
+	}
+	r.held, r.given = r.held[:0], 0
 	r.src.free = append(r.src.free, r)
 }

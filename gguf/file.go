@@ -47,7 +47,18 @@ type File struct {
 	Metadata *Metadata
 
 	index map[string]int // tensor name -> place in Tensors
+	open  Opener         // where the parts come from; nil for a File of OpenReader
 }
+
+// Reader is one file whose header is read. Opener opens it by the path that errors and Shard.Path name.
+type (
+	Reader interface {
+		io.ReaderAt
+		io.Closer
+		Size() int64 // bytes of the file
+	}
+	Opener func(path string) (Reader, error)
+)
 
 // Shard is one part of a model.
 type Shard struct {
@@ -107,8 +118,12 @@ func (f *File) Tensor(name string) (*Tensor, bool) {
 // Open reads the header of the GGUF model at path, version 2 or 3. Of a split model path may be any part; the others are
 // found by name in the same directory, from the path as given, so that a link farm with readable names works.
 // Tensor data is not read, and no file stays open.
-func Open(path string) (*File, error) {
-	p, err := openPart(path)
+func Open(path string) (*File, error) { return OpenFrom(path, openLocal) }
+
+// OpenFrom is Open over files that open answers, such as those of a server: it asks for path and for the other parts by
+// the names that follow from it, reads each header and closes each file.
+func OpenFrom(path string, open Opener) (*File, error) {
+	p, err := openPart(path, open)
 	if err != nil {
 		return nil, err
 	}
@@ -118,11 +133,16 @@ func Open(path string) (*File, error) {
 	}
 	parts := []*part{p}
 	if s.count > 1 {
-		if parts, err = openSiblings(path, p, s); err != nil {
+		if parts, err = openSiblings(path, p, s, open); err != nil {
 			return nil, err
 		}
 	}
-	return join(path, parts)
+	f, err := join(path, parts)
+	if err != nil {
+		return nil, err
+	}
+	f.open = open
+	return f, nil
 }
 
 // OpenReader reads the header of one GGUF file of size bytes from r; name stands for the file in errors and paths.
@@ -139,7 +159,24 @@ func OpenReader(r io.ReaderAt, size int64, name string) (*File, error) {
 }
 
 // openPart reads the header of one file and closes it.
-func openPart(path string) (*part, error) {
+func openPart(path string, open Opener) (*part, error) {
+	r, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return readPart(r, r.Size(), path)
+}
+
+// localFile is a Reader of a file of this machine.
+type localFile struct {
+	*os.File
+	size int64
+}
+
+func (f localFile) Size() int64 { return f.size }
+
+func openLocal(path string) (Reader, error) {
 	// Asked before opening: opening a named pipe would wait for its writer.
 	st, err := os.Stat(path)
 	if err != nil {
@@ -155,11 +192,11 @@ func openPart(path string) (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	if st, err = f.Stat(); err != nil {
+		f.Close()
 		return nil, err
 	}
-	return readPart(f, st.Size(), path)
+	return localFile{f, st.Size()}, nil
 }
 
 // join makes one directory out of the parts of a model; the first part's metadata is the model's.

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"os"
 )
 
 // Fingerprint names a model by its headers: 32 hexadecimal digits of a SHA-256 over each part's size, the length of its
@@ -15,8 +14,12 @@ import (
 // it was opened is an error with both sizes.
 func (f *File) Fingerprint() (string, error) {
 	h := sha256.New()
+	open := f.open
+	if open == nil {
+		open = openLocal
+	}
 	for i := range f.Shards {
-		if err := f.Shards[i].hash(h); err != nil {
+		if err := f.Shards[i].hash(h, open); err != nil {
 			return "", err
 		}
 	}
@@ -24,18 +27,14 @@ func (f *File) Fingerprint() (string, error) {
 }
 
 // hash writes what Fingerprint covers of one part to h.
-func (s *Shard) hash(h io.Writer) error {
-	r, err := os.Open(s.Path)
+func (s *Shard) hash(h io.Writer, open Opener) error {
+	r, err := open(s.Path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	st, err := r.Stat()
-	if err != nil {
-		return err
-	}
-	if st.Size() != s.Size {
-		return corrupt("%s: has %d bytes now and had %d when its header was read", s.Path, st.Size(), s.Size)
+	if r.Size() != s.Size {
+		return corrupt("%s: has %d bytes now and had %d when its header was read", s.Path, r.Size(), s.Size)
 	}
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:8], uint64(s.Size))

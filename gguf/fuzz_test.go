@@ -3,6 +3,10 @@ package gguf
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -109,4 +113,69 @@ func checkPromises(t *testing.T, f *File, size int64) {
 			}
 		}
 	}
+}
+
+// memory is a file in memory.
+type memory struct{ *bytes.Reader }
+
+func (memory) Close() error { return nil }
+
+// FuzzSplit: whatever becomes of one part of a split model, or whichever stands in the place of which, any part gives an error of
+// one line or a directory whose tensors lie within their parts.
+func FuzzSplit(f *testing.F) {
+	paths, err := WriteSplit(filepath.Join(f.TempDir(), "toy"), sample(), 3, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	var parts [][]byte
+	for _, p := range paths {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			f.Fatal(err)
+		}
+		parts = append(parts, b)
+	}
+	f.Add(byte(0), byte(0), byte(0), uint16(0), []byte{})
+	f.Add(byte(1), byte(2), byte(3), uint16(24), []byte{9})
+	f.Add(byte(2), byte(1), byte(0o21), uint16(60), []byte{255, 255, 255, 255})
+	f.Add(byte(0), byte(3), byte(0o12), uint16(300), []byte("split.count"))
+	f.Fuzz(func(t *testing.T, at, missing, order byte, where uint16, put []byte) {
+		files := map[string][]byte{}
+		for i := range parts {
+			b := parts[(i+int(order)%3*(i+1))%3]
+			if i == int(at)%3 && len(put) > 0 {
+				k := int(where) % len(b)
+				if order&8 != 0 {
+					b = b[:k]
+				} else {
+					b = bytes.Clone(b)
+					copy(b[k:], put)
+				}
+			}
+			if i+1 != int(missing)%5 {
+				files[PartPath("toy", i, 3)] = b
+			}
+		}
+		open := func(path string) (Reader, error) {
+			b, ok := files[path]
+			if !ok {
+				return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
+			}
+			return memory{bytes.NewReader(b)}, nil
+		}
+		for i := range parts {
+			file, err := OpenFrom(PartPath("toy", i, 3), open)
+			if err != nil {
+				if file != nil || strings.Contains(err.Error(), "\n") || !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, fs.ErrNotExist) {
+					t.Fatalf("part %d: error %q, file %v", i, err, file)
+				}
+				continue
+			}
+			for _, x := range file.Tensors {
+				if got, ok := file.Tensor(x.Name); !ok || got.Shard != x.Shard || x.Shard >= len(file.Shards) || x.Offset < file.Shards[x.Shard].DataStart || x.End() > file.Shards[x.Shard].Size {
+					t.Fatalf("part %d: tensor %+v in %+v", i, x, file.Shards)
+				}
+			}
+		}
+	})
 }

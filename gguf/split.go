@@ -44,8 +44,8 @@ func splitOf(p *part) (split, error) {
 }
 
 // openSiblings reads all parts of the split model of which given is the part at path, and checks that they belong together.
-func openSiblings(path string, given *part, s split) ([]*part, error) {
-	prefix, no, count, ok := splitName(path)
+func openSiblings(path string, given *part, s split, open Opener) ([]*part, error) {
+	prefix, no, count, ok := SplitName(path)
 	if !ok {
 		return nil, corrupt("%s: %s is %d, but the name does not end in -%05d-of-%05d.gguf as part %d of %d must",
 			path, keySplitCount, s.count, s.no+1, s.count, s.no+1, s.count)
@@ -60,7 +60,7 @@ func openSiblings(path string, given *part, s split) ([]*part, error) {
 		if uint64(i)+1 != no {
 			name := PartPath(prefix, i, len(parts))
 			var err error
-			if p, err = openPart(name); err != nil {
+			if p, err = openPart(name, open); err != nil {
 				return nil, fmt.Errorf("part %d of %d of %s: %w", i+1, len(parts), path, err)
 			}
 			if ps, err = splitOf(p); err != nil {
@@ -97,8 +97,8 @@ func PartPath(prefix string, i, n int) string {
 	return fmt.Sprintf("%s-%05d-of-%05d.gguf", prefix, i+1, n)
 }
 
-// splitName takes a path of the form PREFIX-00001-of-00003.gguf apart; no counts from 1.
-func splitName(path string) (prefix string, no, count uint64, ok bool) {
+// SplitName takes a path of the form PREFIX-00001-of-00003.gguf apart; no counts from 1. ok is false for any other path.
+func SplitName(path string) (prefix string, no, count uint64, ok bool) {
 	const digits = 5
 	rest, ok := strings.CutSuffix(path, ".gguf")
 	if !ok {

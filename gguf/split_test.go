@@ -1,6 +1,7 @@
 package gguf
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -234,7 +235,7 @@ func TestSplitName(t *testing.T) {
 		{path: ".gguf"},
 		{path: ""},
 	} {
-		prefix, no, count, ok := splitName(c.path)
+		prefix, no, count, ok := SplitName(c.path)
 		if prefix != c.prefix || no != c.no || count != c.count || ok != (c.no > 0) {
 			// The number of an unacceptable name is of no interest.
 			if ok || c.no > 0 {
@@ -273,5 +274,46 @@ func TestWriteSplitRefuses(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+// remote is a Reader that counts how often files are opened and closed.
+type remote struct {
+	*bytes.Reader
+	open *int
+}
+
+func (r remote) Close() error { *r.open--; return nil }
+
+// TestOpenFrom: parts come from wherever the caller says, each is closed, and the fingerprint is that of local files.
+func TestOpenFrom(t *testing.T) {
+	paths := writeSplit(t, 2, nil)
+	dir, first := filepath.Dir(paths[0]), paths[0]
+	local, err := Open(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, opened := 0, []string{}
+	f, err := OpenFrom("https://h/toy-00001-of-00002.gguf", func(path string) (Reader, error) {
+		b, err := os.ReadFile(filepath.Join(dir, filepath.Base(path)))
+		if err != nil {
+			return nil, err
+		}
+		open++
+		opened = append(opened, path)
+		return remote{bytes.NewReader(b), &open}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Tensors) != len(local.Tensors) || open != 0 || f.Shards[1].Path != "https://h/toy-00002-of-00002.gguf" || !slices.Equal(opened, []string{f.Shards[0].Path, f.Shards[1].Path}) {
+		t.Fatalf("%d tensors, %d left open, opened %v", len(f.Tensors), open, opened)
+	}
+	a, err := local.Fingerprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := f.Fingerprint(); err != nil || a != b || open != 0 {
+		t.Errorf("fingerprints %s and %s (%v), %d left open", a, b, err, open)
 	}
 }

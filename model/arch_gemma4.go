@@ -157,10 +157,10 @@ func (a *gemmaAttention) run(w *work) error {
 			e.CopyRows(v, k, 0)
 		}
 		e.HeadNorm(v, nil, a.dim, a.eps)
-		a.turn(w, k, a.kNorm, 0)
+		a.turn(w, k, a.kNorm, true)
 	}
 	if w.keep < rows {
-		if err := w.narrow(w.keep); err != nil {
+		if err := w.narrow(); err != nil {
 			return err
 		}
 	}
@@ -168,9 +168,9 @@ func (a *gemmaAttention) run(w *work) error {
 	q, att := w.rows(a.bq, keep), w.rows(a.att, keep)
 	if keep > 0 {
 		e.MatMul(q, a.q, w.h)
-		a.turn(w, q, a.qNorm, rows-keep)
+		a.turn(w, q, a.qNorm, false)
 	}
-	e.Attention(att, q, k, v, w.st.kv, compute.AttnSpec{Layer: a.layer, Pos: w.pos, Scale: 1})
+	w.attend(att, q, k, v, compute.AttnSpec{Layer: a.layer, Scale: 1})
 	if keep == 0 {
 		return nil
 	}
@@ -180,11 +180,11 @@ func (a *gemmaAttention) run(w *work) error {
 	return nil
 }
 
-// turn norms and rotates queries or keys, which are the batch's rows from row first on.
-func (a *gemmaAttention) turn(w *work, x compute.Tensor, norm compute.Weight, first int) {
+// turn norms and rotates queries or keys; all tells that they have all rows.
+func (a *gemmaAttention) turn(w *work, x compute.Tensor, norm compute.Weight, all bool) {
 	w.enc.HeadNorm(x, norm, a.dim, a.eps)
-	t, at := &w.tables[a.rope], first*a.rotated/2
-	w.enc.RoPE(x, a.dim, 0, a.rotated, compute.Neox, t.cos[at:], t.sin[at:])
+	t := w.turns(a.rope, all)
+	w.enc.RoPE(x, a.dim, 0, a.rotated, compute.Neox, t.cos, t.sin)
 }
 
 // gemmaAttention takes the attention of layer i.

@@ -76,7 +76,7 @@ func (a *attention) run(w *work) error {
 	e.MatMul(k, a.k, w.h)
 	e.MatMul(v, a.v, w.h)
 	if w.keep < rows {
-		if err := w.narrow(w.keep); err != nil {
+		if err := w.narrow(); err != nil {
 			return err
 		}
 	}
@@ -96,7 +96,7 @@ func (a *attention) run(w *work) error {
 				e.AddBias(q, a.qBias)
 			}
 		}
-		a.turn(w, q, a.qNorm, a.normDim[0], rows-keep)
+		a.turn(w, q, a.qNorm, a.normDim[0], false)
 	}
 	if a.kBias != nil {
 		e.AddBias(k, a.kBias)
@@ -104,8 +104,8 @@ func (a *attention) run(w *work) error {
 	if a.vBias != nil {
 		e.AddBias(v, a.vBias)
 	}
-	a.turn(w, k, a.kNorm, a.normDim[1], 0)
-	e.Attention(att, q, k, v, w.st.kv, compute.AttnSpec{Layer: a.layer, Pos: w.pos, Scale: a.scale, Sinks: a.sinks})
+	a.turn(w, k, a.kNorm, a.normDim[1], true)
+	w.attend(att, q, k, v, compute.AttnSpec{Layer: a.layer, Scale: a.scale, Sinks: a.sinks})
 	if keep == 0 {
 		return nil
 	}
@@ -121,15 +121,14 @@ func (a *attention) run(w *work) error {
 	return nil
 }
 
-// turn norms and rotates queries or keys, which are the batch's rows from row first on.
-func (a *attention) turn(w *work, x compute.Tensor, norm compute.Weight, dim, first int) {
+// turn norms and rotates queries or keys; all tells that they have all rows.
+func (a *attention) turn(w *work, x compute.Tensor, norm compute.Weight, dim int, all bool) {
 	if norm != nil {
 		w.enc.HeadNorm(x, norm, dim, a.eps)
 	}
 	if a.rope >= 0 {
-		t := &w.tables[a.rope]
-		at := first * a.rotated / 2
-		w.enc.RoPE(x, a.keyDim, 0, a.rotated, a.pairs, t.cos[at:], t.sin[at:])
+		t := w.turns(a.rope, all)
+		w.enc.RoPE(x, a.keyDim, 0, a.rotated, a.pairs, t.cos, t.sin)
 	}
 }
 

@@ -46,18 +46,22 @@ type engram struct {
 	bembd, bkey, bvalue, bnorm, bconv buffer
 }
 
-// ask asks the table for the rows of a batch that follows the tokens of w's sequence.
-func (g *engram) ask(w *work, tokens []int32) error {
+// ask asks the table for the rows of the tokens, each of which follows those of its sequence.
+func (g *engram) ask(w *work) error {
 	m, n := w.m, g.heads()
 	if m.rows == nil {
 		panic("model: Forward without a table's rows")
 	}
 	back := len(g.mul) - 1
-	before := min(back, w.st.pos)
-	w.window = append(append(w.window[:0], w.st.ids[w.st.pos-before:w.st.pos]...), tokens...)
-	w.tableRows = grown(w.tableRows, len(tokens)*n)
-	for i := range tokens {
-		g.rows(w.tableRows[i*n:(i+1)*n], w.window[max(0, before+i-back):before+i+1])
+	w.tableRows = grown(w.tableRows, len(w.tokens)*n)
+	for i := range w.seqs {
+		s := &w.seqs[i]
+		before := min(back, s.st.pos)
+		w.window = append(append(w.window[:0], s.st.ids[s.st.pos-before:s.st.pos]...), w.tokens[s.first:s.first+s.rows]...)
+		for j := range s.rows {
+			at := (s.first + j) * n
+			g.rows(w.tableRows[at:at+n], w.window[max(0, before+j-back):before+j+1])
+		}
 	}
 	return m.rows.Want(w.tableRows)
 }
@@ -77,7 +81,7 @@ func (g *engram) run(w *work) error {
 	e.MatMul(key, g.key, embd)
 	e.MatMul(value, g.value, embd)
 	e.EngramGate(key, norm, w.x, key, value, &g.gate)
-	e.ShortConv(conv, norm, w.st.rec, compute.ConvSpec{Layer: g.layer, Weight: g.conv, Dilation: g.dilation, SiLU: true})
+	w.conv(conv, norm, compute.ConvSpec{Layer: g.layer, Weight: g.conv, Dilation: g.dilation, SiLU: true})
 	e.Add(conv, key)
 	e.Add(w.x, conv)
 	return nil

@@ -46,9 +46,9 @@ func (m *Model) build(f *gguf.File, rope *RopeOptions) error {
 	load := families[arch]
 	switch {
 	case arch == "clip" || arch == "mmproj":
-		b.refuse("the file holds the vision part of a model (architecture %q), give the text model's file", arch)
+		b.refuse("the file holds the vision part of a model (architecture %.80q), give the text model's file", arch)
 	case load == nil:
-		b.refuse("architecture %q is not supported, only %s", arch, strings.Join(Families(), ", "))
+		b.refuse("architecture %.80q is not supported, only %s", arch, strings.Join(Families(), ", "))
 	}
 	if b.err != nil {
 		return b.err
@@ -79,6 +79,7 @@ func (b *builder) layers(one func(i int, l *layer)) {
 		if b.err != nil {
 			return
 		}
+		b.m.stateLayers = append(b.m.stateLayers, [3]int{len(b.m.kvLayers), len(b.m.recurrent.Layers), b.m.index.Layers})
 		one(i, &b.m.layers[i])
 	}
 	b.output()

@@ -25,6 +25,9 @@ func (m *Model) SetGuess(at, distance int, w compute.Matrix) error {
 	case w.In != m.width || m.width != c.Embd || w.Out != c.Experts:
 		return fmt.Errorf("model: a guess of %d rows of %d, want %d experts x %d", w.Out, w.In, c.Experts, c.Embd)
 	}
+	if p, ok := m.backend.(compute.Placer); ok {
+		p.Layer(at)
+	}
 	g, err := m.backend.NewWeight(w)
 	if err != nil {
 		return err

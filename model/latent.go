@@ -29,10 +29,10 @@ func (a *latent) run(w *work) error {
 	kv := w.rows(a.bkv, rows)
 	e.MatMul(kv, a.down, w.h)
 	e.PartNorm(kv, a.wide, a.norm, a.eps)
-	t := &w.tables[a.rope]
+	t := w.turns(a.rope, true)
 	e.RoPE(kv, a.wide.Dim, a.rank, a.rotated, compute.Norm, t.cos, t.sin)
 	if w.keep < rows {
-		if err := w.narrow(w.keep); err != nil {
+		if err := w.narrow(); err != nil {
 			return err
 		}
 	}
@@ -48,8 +48,8 @@ func (a *latent) run(w *work) error {
 			e.RMSNorm(c, c, a.qNorm, a.eps)
 			e.MatMul(p, a.qUp, c)
 		}
-		at := (rows - keep) * a.rotated / 2
-		e.RoPE(p, a.plain.Dim, a.nope, a.rotated, compute.Norm, t.cos[at:], t.sin[at:])
+		t := w.turns(a.rope, false)
+		e.RoPE(p, a.plain.Dim, a.nope, a.rotated, compute.Norm, t.cos, t.sin)
 		if a.joint {
 			e.HeadMatMulT(q, a.wide, a.key, a.keyRows, p, a.plain)
 		} else {
@@ -57,7 +57,7 @@ func (a *latent) run(w *work) error {
 		}
 		e.CopyPart(q, a.tail, p, a.turned)
 	}
-	e.Attention(att, q, kv, nil, w.st.kv, compute.AttnSpec{Layer: a.layer, Pos: w.pos, Scale: a.scale})
+	w.attend(att, q, kv, nil, compute.AttnSpec{Layer: a.layer, Scale: a.scale})
 	if keep == 0 {
 		return nil
 	}

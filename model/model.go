@@ -11,6 +11,8 @@ package model
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"strings"
 
 	"terrace/compute"
 	"terrace/gguf"
@@ -88,10 +90,12 @@ type Model struct {
 	buffers   []bufferSpec
 	kvLayers  []compute.KVLayer
 	recurrent compute.RecurrentShape
-	turned    int64 // bytes of convolutions' weights in another order
-	ropes     []*rope
-	width     int // of the residual
-	streams   int // that it consists of; 0: it is one
+	// stateLayers are how many layers of each of these and of the index come before a layer.
+	stateLayers [][3]int
+	turned      int64 // bytes of convolutions' weights in another order
+	ropes       []*rope
+	width       int // of the residual
+	streams     int // that it consists of; 0: it is one
 
 	index     compute.IndexShape              // of layers with block-sparse attention, without its context
 	ratios    []int                           // positions of a block by layer; 0: dense attention
@@ -102,6 +106,7 @@ type Model struct {
 	carries   []carrySpec                     // tensors that live through the layers besides the residual
 	table     *TableDesc                      // its table
 	rows      Table
+	guard     Guard // nil: weights are not mapped
 
 	embd, head compute.Weight
 	outIn      residual // the norm before the output
@@ -148,6 +153,14 @@ func (m *Model) Config() Config { return m.cfg }
 // Streams is the number of vectors of Embd elements that the residual consists of.
 func (m *Model) Streams() int { return max(m.streams, 1) }
 
+// SetMaxRows changes the most tokens of one Forward; it comes before Bind.
+func (m *Model) SetMaxRows(n int) {
+	if m.backend != nil || n < 1 {
+		panic(fmt.Sprintf("model: SetMaxRows(%d) after Bind, or with no row", n))
+	}
+	m.maxRows = n
+}
+
 // MaxRows is the most tokens of one Forward.
 func (m *Model) MaxRows() int { return m.maxRows }
 
@@ -186,9 +199,13 @@ func (m *Model) Footprint() Footprint {
 
 // Bind gives the model a backend and the bytes of its dense tensors; lookup answers Length bytes that stay valid and
 // unchanged. It is called once. An error names the tensor; one about a type wraps ErrUnsupported.
-func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
+func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) (err error) {
 	if m.backend != nil {
 		panic("model: Bind called twice")
+	}
+	if m.guard != nil {
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		defer m.caught(&err)
 	}
 	for l, experts := range m.experts {
 		for i := range experts {
@@ -202,8 +219,12 @@ func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
 	if t := m.table; t != nil && !b.Supports(t.Type) {
 		return &loadError{fmt.Sprintf("%s: tensor %q is of type %s, which %s cannot compute", m.path, t.Name, t.Type, b.Name())}
 	}
+	placer, _ := b.(compute.Placer)
 	for _, x := range m.binds {
 		t := &m.dense[x.tensor]
+		if placer != nil {
+			placer.Layer(m.layerOf(t.Name))
+		}
 		if !b.Supports(t.Type) {
 			return &loadError{fmt.Sprintf("%s: tensor %q is of type %s, which %s cannot compute", m.path, t.Name, t.Type, b.Name())}
 		}
@@ -240,4 +261,40 @@ func (m *Model) Bind(b compute.Backend, lookup func(name string) []byte) error {
 	m.backend = b
 	m.work = newWork(m)
 	return nil
+}
+
+// layerOf is the layer that a dense tensor belongs to by its name: -1 for what comes before the first, the number of layers for what
+// comes after the last. An embedding that is the output too is taken for the latter.
+func (m *Model) layerOf(name string) int {
+	var n int
+	if _, err := fmt.Sscanf(name, "blk.%d.", &n); err == nil {
+		return n
+	}
+	if name == "token_embd.weight" && !m.cfg.Tied || strings.HasPrefix(name, "token_types") {
+		return -1
+	}
+	return m.cfg.Layers
+}
+
+// LayerBytes is the bytes of the dense weights of each layer, and, as the last, of those behind all layers.
+func (m *Model) LayerBytes() []int64 {
+	out := make([]int64, m.cfg.Layers+1)
+	for i := range m.dense {
+		if l := m.layerOf(m.dense[i].Name); l >= 0 {
+			out[min(l, m.cfg.Layers)] += m.dense[i].Length
+		}
+	}
+	return out
+}
+
+// StatesBefore says how many layers of KV caches, recurrent states and block indices come before a layer of the model.
+func (m *Model) StatesBefore(layer int) (kv, recurrent, index int) {
+	if layer <= 0 {
+		return 0, 0, 0
+	}
+	if layer >= len(m.stateLayers) {
+		return len(m.kvLayers), len(m.recurrent.Layers), m.index.Layers
+	}
+	n := m.stateLayers[layer]
+	return n[0], n[1], n[2]
 }

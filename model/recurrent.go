@@ -104,7 +104,7 @@ func (b *builder) deltaNet(i int, s ssmSizes, o deltaOpts) *deltaNet {
 }
 
 func (n *deltaNet) run(w *work) error {
-	e, rows, st := w.enc, w.x.Rows(), w.st.rec
+	e, rows := w.enc, w.x.Rows()
 	n.in.enter(w, w.h, w.x)
 	x, z, beta := w.rows(n.bx, rows), w.rows(n.bz, rows), w.rows(n.bbeta, rows)
 	if n.both != nil {
@@ -122,8 +122,12 @@ func (n *deltaNet) run(w *work) error {
 		e.MatMul(alpha, n.alpha, w.h)
 	}
 	conv, y := w.rows(n.bc, rows), w.rows(n.by, rows)
-	e.ShortConv(conv, x, st, compute.ConvSpec{Layer: n.layer, Weight: n.conv, SiLU: true})
-	e.DeltaNet(y, conv, alpha, beta, st, compute.DeltaSpec{Layer: n.layer, KeyHeads: n.groups, Grouped: n.grouped, A: n.a, Dt: n.dt, Eps: n.eps, Scale: n.scale})
+	w.conv(conv, x, compute.ConvSpec{Layer: n.layer, Weight: n.conv, SiLU: true})
+	spec := compute.DeltaSpec{Layer: n.layer, KeyHeads: n.groups, Grouped: n.grouped, A: n.a, Dt: n.dt, Eps: n.eps, Scale: n.scale}
+	for i := range w.seqs {
+		s := &w.seqs[i]
+		e.DeltaNet(w.all(0, y, s), w.all(1, conv, s), w.all(2, alpha, s), w.all(3, beta, s), s.st.rec, spec)
+	}
 	e.GatedNorm(y, y, z, n.norm, n.dim, n.eps, n.gate)
 	out := w.rows(n.block, rows)
 	e.MatMul(out, n.out, y)
@@ -164,7 +168,7 @@ func (s *shortConv) run(w *work) error {
 	e.MatMul(x, s.x, w.h)
 	e.MatMul(c, s.c, w.h)
 	e.Mul(x, b)
-	e.ShortConv(y, x, w.st.rec, compute.ConvSpec{Layer: s.layer, Weight: s.conv})
+	w.conv(y, x, compute.ConvSpec{Layer: s.layer, Weight: s.conv})
 	e.Mul(y, c)
 	out := w.rows(s.block, rows)
 	e.MatMul(out, s.out, y)
@@ -208,15 +212,19 @@ func (b *builder) mamba2(i int, s ssmSizes) *mamba2 {
 }
 
 func (m *mamba2) run(w *work) error {
-	e, rows, st := w.enc, w.x.Rows(), w.st.rec
+	e, rows := w.enc, w.x.Rows()
 	m.in.enter(w, w.h, w.x)
 	x, z, dt := w.rows(m.bx, rows), w.rows(m.bz, rows), w.rows(m.bdt, rows)
 	e.MatMul(z, m.z, w.h)
 	e.MatMul(x, m.xbc, w.h)
 	e.MatMul(dt, m.step, w.h)
 	conv, y := w.rows(m.bc, rows), w.rows(m.by, rows)
-	e.ShortConv(conv, x, st, compute.ConvSpec{Layer: m.layer, Weight: m.conv, Bias: m.bias, SiLU: true})
-	e.Mamba2(y, conv, dt, st, compute.MambaSpec{Layer: m.layer, Groups: m.groups, A: m.a, Dt: m.dt, Skip: m.skip})
+	w.conv(conv, x, compute.ConvSpec{Layer: m.layer, Weight: m.conv, Bias: m.bias, SiLU: true})
+	spec := compute.MambaSpec{Layer: m.layer, Groups: m.groups, A: m.a, Dt: m.dt, Skip: m.skip}
+	for i := range w.seqs {
+		s := &w.seqs[i]
+		e.Mamba2(w.all(0, y, s), w.all(1, conv, s), w.all(2, dt, s), s.st.rec, spec)
+	}
 	e.Activate(y, z, y, compute.SiLU)
 	e.GroupNorm(y, m.norm, m.group, m.eps)
 	out := w.rows(m.block, rows)

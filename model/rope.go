@@ -90,7 +90,7 @@ func (r *reader) rope(c *Config, keyDim int, o *RopeOptions) {
 	s, err := r.f.Metadata.StringOr(kind, "linear")
 	r.take(err)
 	if s != "none" && s != "linear" && s != "yarn" {
-		r.refuse("metadata key %q is %q, want none, linear or yarn", kind, s)
+		r.refuse("metadata key %q is %.80q, want none, linear or yarn", kind, s)
 	}
 	p.OrigContext = r.count("rope.scaling.original_context_length", c.Context, maxContext)
 	p.AttnFactor = r.number("rope.scaling.attn_factor", 1)

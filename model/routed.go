@@ -42,6 +42,9 @@ func (r *routed) run(w *work) error {
 		}
 	}
 	m := w.m
+	if s, ok := e.(compute.Sharer); ok {
+		s.Share(w.h)
+	}
 	if m.watch != nil {
 		w.watchMid = grown(w.watchMid, rows*m.width)
 		e.Read(w.watchMid, w.x)
@@ -65,11 +68,11 @@ func (r *routed) run(w *work) error {
 		if w.seen[k] == nil {
 			continue
 		}
-		n := rows
 		if r.at+k == last {
-			n = w.want
+			w.src.Hint(r.at, last, w.last(w.hostScores[k], r.rule.Experts), w.want)
+			continue
 		}
-		w.src.Hint(r.at, r.at+k, w.hostScores[k][(rows-n)*r.rule.Experts:], n)
+		w.src.Hint(r.at, r.at+k, w.hostScores[k], rows)
 	}
 	if err := r.compute(w, req); err != nil {
 		// What is recorded still reads the experts that the request holds.
@@ -174,8 +177,11 @@ func (r *routed) choose(w *work, rows int) error {
 	for i := range rows {
 		at, to := i*n, i*top
 		err := r.rule.TopK(w.hostScores[0][at:at+n], w.choices[to:to+top], w.weights[to:to+top], &w.scratch)
+		if err != nil && notFinite(w.hostScores[0][at:at+n]) >= 0 {
+			err = fmt.Errorf("%w: %w", ErrNotFinite, err)
+		}
 		if err != nil {
-			return fmt.Errorf("layer %d, token %d: %w", r.at, w.pos[len(w.pos)-rows+i], err)
+			return fmt.Errorf("layer %d, token %d: %w", r.at, w.where(i), err)
 		}
 	}
 	w.group(n, top)
@@ -183,7 +189,8 @@ func (r *routed) choose(w *work, rows int) error {
 }
 
 // compute records the shared expert, while reads are on their way, then each expert as it arrives, and adds them up.
-func (r *routed) compute(w *work, req Request) error {
+func (r *routed) compute(w *work, req Request) (err error) {
+	defer w.m.caught(&err) // so that the request is closed, too
 	e, rows := w.enc, w.x.Rows()
 	factor, plain := r.in.plain()
 	if r.beside != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"terrace/compute"
+	"terrace/internal/invariant"
 )
 
 // State is one sequence: its KV cache, the state of its recurrent layers, and how far it has come.
@@ -13,8 +14,10 @@ type State struct {
 	index    compute.Index     // nil where no layer has block-sparse attention
 	ids      []int32           // the tokens, where a hash of the last ones is wanted
 	saved    checkpoints       // of rec, one a slot
+	captures []compute.Capture // of rec, in the next step
 	pos, ctx int
 	high     int // positions written at some time; windowed layers have overwritten those that lie far enough before
+	low      int // positions before it never were in windowed layers (Adopt)
 }
 
 // KVShape is the geometry of one sequence's cache of ctx positions.
@@ -146,6 +149,7 @@ func (s *State) Truncate(pos int) int {
 	if pos == s.pos {
 		return pos
 	}
+	was := s.pos
 	if s.rec != nil {
 		slot, at, ok := s.saved.best(pos)
 		if pos = at; ok && s.sees(pos) {
@@ -159,9 +163,36 @@ func (s *State) Truncate(pos int) int {
 		pos = 0
 	}
 	if s.pos = pos; pos == 0 {
-		s.high = 0
+		s.high, s.low = 0, 0
+	}
+	if invariant.On {
+		s.poison(pos, was)
 	}
 	return pos
+}
+
+// poison makes what caches in RAM hold of the positions from first to end unlike anything that could be read there: the sequence
+// no longer has them.
+func (s *State) poison(first, end int) {
+	type poisoner interface{ Poison(first, end int) }
+	if p, ok := s.kv.(poisoner); ok {
+		p.Poison(first, end)
+	}
+	if p, ok := s.index.(poisoner); ok {
+		p.Poison(first, end)
+	}
+}
+
+// Lost tells that what the sequence remembers is gone, whoever lost it: it is at its start.
+func (s *State) Lost() { s.reset() }
+
+// reset goes back to the start.
+func (s *State) reset() {
+	if s.rec != nil {
+		s.rec.Clear()
+	}
+	s.saved.cut(0)
+	s.pos, s.high, s.low = 0, 0, 0
 }
 
 // sees reports whether windowed layers still hold what the token at pos will see.
@@ -172,7 +203,7 @@ func (s *State) sees(pos int) bool {
 	shape := s.kv.Shape()
 	for l := range shape.Layers {
 		cells := shape.Cells(l)
-		if w := shape.Layers[l].Window; cells < s.ctx && max(0, pos-w+1) < s.high-cells {
+		if w := shape.Layers[l].Window; w > 0 && max(0, pos-w+1) < s.low || cells < s.ctx && max(0, pos-w+1) < s.high-cells {
 			return false
 		}
 	}
@@ -201,4 +232,106 @@ func (s *State) Free() {
 	if s.index != nil {
 		s.index.Free()
 	}
+}
+
+// Reach is how many of the first n tokens of the sequence CopyPrefix can take from it: n, or fewer where a layer's window has
+// lost what the token at n would see, or recurrent layers have no checkpoint there.
+func (s *State) Reach(n int) int {
+	if n < 0 || n > s.pos {
+		panic(fmt.Sprintf("model: the first %d tokens of a sequence of %d", n, s.pos))
+	}
+	if s.rec != nil && n < s.pos {
+		_, n, _ = s.saved.best(n)
+	}
+	if !s.sees(n) {
+		return 0
+	}
+	return n
+}
+
+// CopyPrefix makes s, whatever it held, the first n tokens of another sequence of the model and of the same context and types,
+// which keeps what it has; n is what Reach has answered. What follows has the bits that it would have there.
+func (s *State) CopyPrefix(from *State, n int) {
+	if s == from || from.Reach(n) != n || s.ctx != from.ctx {
+		panic(fmt.Sprintf("model: the first %d tokens of a sequence of %d, a context of %d, into one of %d", n, from.pos, from.ctx, s.ctx))
+	}
+	if s.kv != nil {
+		s.kv.CopyPrefix(from.kv, n)
+	}
+	if s.index != nil {
+		s.index.CopyPrefix(from.index, n)
+	}
+	copy(s.ids, from.ids[:min(n, len(from.ids))])
+	if s.rec != nil {
+		slot := -1
+		if n < from.pos {
+			slot, _, _ = from.saved.best(n)
+		}
+		if n == 0 {
+			s.rec.Clear()
+		} else {
+			s.rec.CopyFrom(from.rec, slot)
+		}
+		s.saved.cut(0)
+	}
+	s.pos, s.high, s.low = n, from.high, from.low
+	if n == 0 {
+		s.high, s.low = 0, 0
+	}
+}
+
+// Trim gives back the memory of positions behind the sequence's last. It answers false where the backend cannot.
+func (s *State) Trim() bool {
+	ok := s.kv == nil || s.kv.Trim(s.pos)
+	return (s.index == nil || s.index.Trim(s.pos)) && ok
+}
+
+// Committed is how much memory a sequence of ctx positions has touched once it held n of them, in whole pages: what Trim gives
+// back behind its end. What does not grow with n is StateFloor.
+func (m *Model) Committed(ctx, n int, k, v compute.KVType) int64 {
+	const page = 4096
+	sum := int64(0)
+	run := func(bytes int64) { // which may begin anywhere in a page
+		if bytes > 0 {
+			sum += (bytes + 2*page - 2) / page * page
+		}
+	}
+	shape := m.KVShape(ctx, k, v)
+	for l, x := range shape.Layers {
+		if shape.Cells(l) < ctx {
+			continue
+		}
+		for range x.Heads {
+			run(int64(n) * int64(k.RowBytes(x.KeyDim)))
+			if !x.Latent {
+				run(int64(n) * int64(v.RowBytes(x.ValDim)))
+			}
+		}
+	}
+	if m.index.Layers > 0 {
+		x := m.indexShape(ctx, k)
+		row := int64(x.Type.RowBytes(x.Dim))
+		for range x.Layers {
+			run(int64(n/x.Block) * row)
+			run(int64(n-n/x.Block) * row)
+		}
+	}
+	return sum
+}
+
+// StateFloor is what a sequence of ctx positions takes however short it is: layers that keep no more than a window, recurrent
+// states without checkpoints, tokens' numbers.
+func (m *Model) StateFloor(ctx int, k, v compute.KVType) int64 {
+	sum := m.recurrent.Bytes() * m.recurrent.Copies(0)
+	shape := m.KVShape(ctx, k, v)
+	for l := range shape.Layers {
+		if shape.Cells(l) < ctx {
+			kb, vb := shape.Sizes(l)
+			sum += kb + vb
+		}
+	}
+	if m.engram != nil {
+		sum += 4 * int64(ctx)
+	}
+	return sum
 }

@@ -83,7 +83,7 @@ func (s *sparse) run(w *work) error {
 	e.MatMul(v, s.v, w.h)
 	e.MatMul(ik, s.ik, w.h)
 	if w.keep < rows {
-		if err := w.narrow(w.keep); err != nil {
+		if err := w.narrow(); err != nil {
 			return err
 		}
 	}
@@ -94,15 +94,20 @@ func (s *sparse) run(w *work) error {
 		e.MatMul(both, s.q, w.h)
 		e.MatMul(iq, s.iq, w.h)
 		e.SplitHeads(q, gate, both, s.keyDim)
-		s.turn(w, q, s.qNorm, s.keyDim, rows-keep)
+		s.turn(w, q, s.qNorm, s.keyDim, false)
 		e.HeadNorm(iq, s.iqNorm, s.dim, s.eps)
-		t, at := &w.tables[s.rope], (rows-keep)*s.rotated/2
-		e.RoPE(iq, s.dim, 0, s.rotated, s.pairs, t.cos[at:], t.sin[at:])
+		t := w.turns(s.rope, false)
+		e.RoPE(iq, s.dim, 0, s.rotated, s.pairs, t.cos, t.sin)
 	}
-	s.turn(w, k, s.kNorm, s.keyDim, 0)
-	s.spec.AttnSpec = compute.AttnSpec{Layer: s.layer, Pos: w.pos, Scale: s.scale}
-	s.spec.Index, s.spec.Cos, s.spec.Sin = w.st.index, w.blocks.cos, w.blocks.sin
-	e.SparseAttention(att, q, k, v, iq, ik, w.st.kv, &s.spec)
+	s.turn(w, k, s.kNorm, s.keyDim, true)
+	half := w.m.ropes[w.m.blockRope].c.Dim / 2
+	for i := range w.seqs {
+		one := &w.seqs[i]
+		s.spec.AttnSpec = compute.AttnSpec{Layer: s.layer, Pos: w.positions(one), Scale: s.scale}
+		from, to := one.block*half, (one.block+one.whole)*half
+		s.spec.Index, s.spec.Cos, s.spec.Sin = one.st.index, w.blocks.cos[from:to], w.blocks.sin[from:to]
+		e.SparseAttention(w.now(0, att, one), w.now(1, q, one), w.all(2, k, one), w.all(3, v, one), w.now(4, iq, one), w.all(5, ik, one), one.st.kv, &s.spec)
+	}
 	if keep == 0 {
 		return nil
 	}
@@ -113,16 +118,25 @@ func (s *sparse) run(w *work) error {
 	return nil
 }
 
-// wholeBlocks sets the rotations of the first positions of the blocks that rows rows from position pos on make whole.
-func (w *work) wholeBlocks(rows, pos int) {
+// wholeBlocks sets the rotations of the first positions of the blocks that the rows make whole, one sequence's after the
+// other's.
+func (w *work) wholeBlocks() {
 	m, t := w.m, &w.blocks
 	size := m.index.Block
-	first, last := pos/size, (pos+rows)/size
+	n := 0
+	for i := range w.seqs {
+		s := &w.seqs[i]
+		s.block, s.whole = n, (s.st.pos+s.rows)/size-s.st.pos/size
+		n += s.whole
+	}
 	p := m.ropes[m.blockRope]
 	half := p.c.Dim / 2
-	t.cos, t.sin = grown(t.cos, (last-first)*half), grown(t.sin, (last-first)*half)
-	for b := first; b < last; b++ {
-		at := (b - first) * half
-		p.fill(t.cos[at:at+half], t.sin[at:at+half], b*size)
+	t.cos, t.sin = grown(t.cos, n*half), grown(t.sin, n*half)
+	for i := range w.seqs {
+		s := &w.seqs[i]
+		for b := range s.whole {
+			at := (s.block + b) * half
+			p.fill(t.cos[at:at+half], t.sin[at:at+half], (s.st.pos/size+b)*size)
+		}
 	}
 }

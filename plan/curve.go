@@ -24,6 +24,8 @@ type Curve struct {
 	TopK    int          `json:"top_k"`
 	Tokens  int          `json:"tokens"` // that were counted
 	Points  []CurvePoint `json:"points"` // rising in both
+
+	Uncertainty float64 `json:"uncertainty,omitempty"` // by which hit rates may be off, either way; 0: that of a replay
 }
 
 // CurvePoint is one size of the cache.

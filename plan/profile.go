@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,9 +26,25 @@ type Profile struct {
 	Version int             `json:"version"`
 	Disks   map[string]Disk `json:"disks,omitempty"` // by host.Device of a file on it
 
-	// Room for the planner: memory bandwidth, and weight bytes per second of each type's mat-vec, all threads.
+	// By `terrace calibrate`, all threads: memory bandwidth, weight bytes per second of each type's mat-vec from cache,
+	// products with batches, and what a running engine adds.
 	Memory  *Memory            `json:"memory,omitempty"`
 	Kernels map[string]float64 `json:"kernels,omitempty"`
+	Gemm    []Gemm             `json:"gemm,omitempty"`
+	Engine  *Costs             `json:"engine_costs,omitempty"`
+	Path    string             `json:"kernel_path,omitempty"` // instructions that the kernels used
+
+	GPUs map[string]CardRates `json:"gpus,omitempty"` // by the device's name
+}
+
+// CardRates is what was measured about a graphics card: bytes per second of weights that its products read, bytes per second from
+// RAM, and seconds that a layer of a decoded token takes beside its weights.
+type CardRates struct {
+	Measured time.Time          `json:"measured"`
+	Memory   float64            `json:"bytes_per_second"`
+	Link     float64            `json:"link_bytes_per_second"`
+	Layer    float64            `json:"layer_s"`
+	Types    map[string]float64 `json:"types,omitempty"` // bytes per second by type
 }
 
 // Disk is what was measured about the disk under a model. Rates are bytes per second.
@@ -54,6 +71,7 @@ type Memory struct {
 	Measured time.Time `json:"measured"`
 	Rate     float64   `json:"bytes_per_second"`
 	Threads  int       `json:"threads"`
+	Cache    int64     `json:"cache_bytes,omitempty"` // of the last level, where the processor tells
 }
 
 // check drops nothing silently: a profile with impossible numbers is no profile.
@@ -65,12 +83,12 @@ func (p *Profile) check() error {
 		return nil
 	}
 	for name, d := range p.Disks {
-		err := errors.Join(positive("burst", d.Burst), positive("sustained", d.Sustained))
+		err := cmp.Or(positive("burst", d.Burst), positive("sustained", d.Sustained))
 		if err == nil && d.Store == "" {
 			err = errors.New("no store is named")
 		}
 		if err != nil {
-			return fmt.Errorf("disk %s: %w", name, err)
+			return fmt.Errorf("disk %.80q: %w", name, err)
 		}
 	}
 	if p.Memory != nil {
@@ -79,9 +97,20 @@ func (p *Profile) check() error {
 		}
 	}
 	for name, v := range p.Kernels {
-		if err := positive("kernel "+name, v); err != nil {
+		if err := positive(fmt.Sprintf("kernel %.80q", name), v); err != nil {
 			return err
 		}
+	}
+	for _, g := range p.Gemm {
+		if err := positive(fmt.Sprintf("products of %.80q with %d rows", g.Type, g.Rows), g.Rate); err != nil {
+			return err
+		}
+		if g.Rows < 1 {
+			return fmt.Errorf("products of %.80q with %d rows, want at least 1", g.Type, g.Rows)
+		}
+	}
+	if c := p.Engine; c != nil {
+		return cmp.Or(positive("efficiency", c.Efficiency), positive("efficiency of prompts", c.Prefill))
 	}
 	return nil
 }
@@ -96,24 +125,33 @@ func ReadProfile(path string) (Profile, error) {
 	if err != nil {
 		return Profile{}, fmt.Errorf("machine profile: %w", err)
 	}
+	p, err := decodeProfile(b)
+	if err != nil {
+		return Profile{}, fmt.Errorf("machine profile %s: %w", path, err)
+	}
+	return p, nil
+}
+
+// decodeProfile reads the text of a profile.
+func decodeProfile(b []byte) (Profile, error) {
 	var v struct {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal(b, &v); err != nil {
-		return Profile{}, fmt.Errorf("machine profile %s: %w", path, err)
+		return Profile{}, err
 	}
 	if v.Version > ProfileVersion {
-		return Profile{}, fmt.Errorf("machine profile %s: version %d, this program knows %d: %w", path, v.Version, ProfileVersion, ErrNewer)
+		return Profile{}, fmt.Errorf("version %d, this program knows %d: %w", v.Version, ProfileVersion, ErrNewer)
 	}
 	if v.Version < 1 {
-		return Profile{}, fmt.Errorf("machine profile %s: version %d, want %d", path, v.Version, ProfileVersion)
+		return Profile{}, fmt.Errorf("version %d, want %d", v.Version, ProfileVersion)
 	}
 	var p Profile
 	if err := json.Unmarshal(b, &p); err != nil {
-		return Profile{}, fmt.Errorf("machine profile %s: %w", path, err)
+		return Profile{}, err
 	}
 	if err := p.check(); err != nil {
-		return Profile{}, fmt.Errorf("machine profile %s: %w", path, err)
+		return Profile{}, err
 	}
 	return p, nil
 }

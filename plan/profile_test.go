@@ -49,9 +49,9 @@ func TestProfileBad(t *testing.T) {
 		{`{"version":-3}`, "version -3"},
 		{`{"version":2,"disks":[]}`, "version 2, this program knows 1"},
 		{`{"version":1,"disks":[]}`, "cannot unmarshal"},
-		{`{"version":1,"disks":{"a":{"burst_bytes_per_second":1,"sustained_bytes_per_second":0,"store":"x"}}}`, "disk a: sustained is 0"},
+		{`{"version":1,"disks":{"a":{"burst_bytes_per_second":1,"sustained_bytes_per_second":0,"store":"x"}}}`, "disk \"a\": sustained is 0"},
 		{`{"version":1,"disks":{"a":{"burst_bytes_per_second":1,"sustained_bytes_per_second":1}}}`, "no store"},
-		{`{"version":1,"kernels":{"Q4_K":-1}}`, "kernel Q4_K is -1"},
+		{`{"version":1,"kernels":{"Q4_K":-1}}`, "kernel \"Q4_K\" is -1"},
 		{`{"version":1,"memory":{}}`, "memory rate is 0"},
 	} {
 		path := filepath.Join(t.TempDir(), "machine.json")

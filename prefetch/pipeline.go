@@ -3,12 +3,14 @@
 package prefetch
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
+	"terrace/internal/fault"
 	"terrace/router"
 	"terrace/tiers"
 )
@@ -86,10 +88,12 @@ type ahead struct {
 // guessed holds each row's first TopK guesses for one layer from one distance, for the recall.
 type guessed struct {
 	layer, rows int     // rows 0: empty
+	dist        int     // layers between, less one
 	ids         []int32 // rows x TopK, -1 where a row had fewer
 
-	// Of a single row: all guesses whose experts were absent, with their margins, from which chances are learnt.
+	// Of a decode step: all guesses whose experts were absent, with their rows and margins, from which chances are learnt.
 	cold    []int32
+	of      []int32
 	margins []float32
 }
 
@@ -107,19 +111,23 @@ type guessed struct {
 type Pipeline struct {
 	o Options
 
-	mu     sync.Mutex // guards the rest, for Stats
-	layers []ahead
-	ring   [][MaxDepth]guessed // by layer modulo Depth+1: no more layers than that are open at once
-	ids    []int32             // the predictor's answer
-	stale  []int32             // guesses taken back
-	margin []float32           // of ids
-	odds   []float32           // chances of ids
-	price  price
-	ctl    *control
-	first  int           // first layer that was ever settled
-	begun  time.Time     // of the decode step, zero outside one
-	before []tiers.State // states before guesses are taken back, parallel to ahead.open
-	n      counts
+	mu      sync.Mutex // guards the rest, for Stats
+	layers  []ahead
+	ring    [][MaxDepth]guessed // by layer modulo Depth+1: no more layers than that are open at once
+	ids     []int32             // the predictor's answer
+	guesses []int32             // its answer for one of several rows
+	stale   []int32             // guesses taken back
+	margin  []float32           // of ids
+	odds    []float32           // chances of ids
+	joint   []float32           // by expert, of several rows: the chance that none of them wants it; 1 between uses
+	ranked  []int32             // experts with a smaller one
+	price   price
+	ctl     *control
+	first   int           // first layer that was ever settled
+	begun   time.Time     // of the decode step, zero outside one
+	rows    int           // of the pass
+	before  []tiers.State // states before guesses are taken back, parallel to ahead.open
+	n       counts
 }
 
 // New checks the options and makes a pipeline.
@@ -161,15 +169,22 @@ func New(o Options) (*Pipeline, error) {
 		o.DisabledReason = "lookahead 0"
 	}
 	p := &Pipeline{o: o, layers: make([]ahead, o.Layers), ring: make([][MaxDepth]guessed, o.Depth+1),
-		ids: make([]int32, max(o.TopK, o.Cap)), stale: make([]int32, 0, o.Cap), before: make([]tiers.State, o.Experts), first: o.Layers}
+		ids: make([]int32, max(o.TopK, o.Cap)), guesses: make([]int32, max(o.TopK, o.Guesses)), stale: make([]int32, 0, o.Cap), before: make([]tiers.State, o.Experts), first: o.Layers}
 	p.price.least = firstChance
-	p.margin, p.odds = make([]float32, len(p.ids)), make([]float32, len(p.ids))
+	p.margin, p.odds = make([]float32, max(len(p.ids), o.Guesses)), make([]float32, max(len(p.ids), o.Guesses))
+	if o.Auto && o.Depth > 0 {
+		p.joint, p.ranked = make([]float32, o.Experts), make([]int32, 0, o.Experts)
+		for i := range p.joint {
+			p.joint[i] = 1
+		}
+	}
 	if o.Auto && o.Depth > 0 {
 		p.ctl = newControl(o.Depth)
 	}
 	for i := range p.ring {
 		for k := range p.ring[i] {
-			p.ring[i][k].cold, p.ring[i][k].margins = make([]int32, 0, o.Guesses), make([]float32, 0, o.Guesses)
+			g := &p.ring[i][k]
+			g.cold, g.of, g.margins = make([]int32, 0, o.Guesses), make([]int32, 0, o.Guesses), make([]float32, 0, o.Guesses)
 		}
 	}
 	for l := range p.layers {
@@ -213,17 +228,21 @@ func (p *Pipeline) Hint(at, target int, sig router.Signal) {
 func (p *Pipeline) Depth(rows int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ctl != nil && rows == 1 {
+	if p.ctl != nil && rows <= decodeRows {
 		return p.ctl.depth
 	}
 	return p.o.Depth
 }
 
+// decodeRows is the number of rows up to which a pass counts as a decode step, of several sequences: with more it has a piece of
+// a prompt.
+const decodeRows = 32
+
 // predict keeps each row's guesses for the recall and returns those to be asked for, in p.ids, with a single row's chances.
 func (p *Pipeline) predict(at, target int, sig router.Signal) ([]int32, []float32) {
 	topK := p.o.TopK
 	g := &p.ring[target%len(p.ring)][target-at-1]
-	g.layer, g.rows = target, sig.Rows
+	g.layer, g.rows, g.dist = target, sig.Rows, target-at-1
 	if need := sig.Rows * topK; cap(g.ids) < need {
 		g.ids = make([]int32, need)
 	} else {
@@ -235,23 +254,64 @@ func (p *Pipeline) predict(at, target int, sig router.Signal) ([]int32, []float3
 		ids = ids[:min(len(ids), p.o.Guesses)]
 		margins, odds := p.margin[:len(ids)], p.odds[:len(ids)]
 		p.o.Predictor.Margins(margins, ids, at, target, sig)
-		c := &p.price.chance[target-at-1]
-		g.cold, g.margins = g.cold[:0], g.margins[:0]
+		g.cold, g.of, g.margins = g.cold[:0], g.of[:0], g.margins[:0]
 		for i, e := range ids {
-			odds[i] = c.Of(margins[i])
-			if s := p.o.Cache.State(target, e); s != tiers.Resident {
-				g.cold, g.margins = append(g.cold, e), append(g.margins, margins[i])
-			}
+			odds[i] = p.chance(g, target, 0, e, margins[i])
 		}
 		return ids, odds
 	}
-	g.cold, g.margins = g.cold[:0], g.margins[:0]
+	g.cold, g.of, g.margins = g.cold[:0], g.of[:0], g.margins[:0]
+	if p.ctl != nil && sig.Rows <= decodeRows {
+		return p.together(g, at, target, sig)
+	}
 	for i := range sig.Rows {
 		row := g.ids[i*topK : (i+1)*topK]
 		pad(row, len(p.o.Predictor.Predict(row, at, target, sig.Row(i))))
 	}
 	return p.o.Predictor.Predict(p.ids[:p.o.Cap], at, target, sig), nil
 }
+
+// chance is that of a guess for a row, noted to learn from where its expert is absent.
+func (p *Pipeline) chance(g *guessed, target, row int, e int32, margin float32) float32 {
+	if p.o.Cache.State(target, e) != tiers.Resident {
+		g.cold, g.of, g.margins = append(g.cold, e), append(g.of, int32(row)), append(g.margins, margin)
+	}
+	return p.price.chance[g.dist].Of(margin)
+}
+
+// together is predict for a step of several sequences: an expert's chance is that any of them wants it, each by itself.
+func (p *Pipeline) together(g *guessed, at, target int, sig router.Signal) ([]int32, []float32) {
+	topK := p.o.TopK
+	p.ranked = p.ranked[:0]
+	for r := range sig.Rows {
+		one := sig.Row(r)
+		ids := p.o.Predictor.Predict(p.guesses[:max(topK, p.o.Guesses)], at, target, one)
+		row := g.ids[r*topK : (r+1)*topK]
+		pad(row, copy(row, ids))
+		ids = ids[:min(len(ids), p.o.Guesses)]
+		margins := p.margin[:len(ids)]
+		p.o.Predictor.Margins(margins, ids, at, target, one)
+		for i, e := range ids {
+			if p.joint[e] == 1 {
+				p.ranked = append(p.ranked, e)
+			}
+			p.joint[e] = min(p.joint[e]*(1-p.chance(g, target, r, e, margins[i])), lessThanOne)
+		}
+	}
+	slices.SortFunc(p.ranked, func(a, b int32) int { return cmp.Or(cmp.Compare(p.joint[a], p.joint[b]), int(a-b)) })
+	n := min(len(p.ranked), p.o.Cap)
+	copy(p.ids, p.ranked[:n])
+	for i, e := range p.ranked {
+		if i < n {
+			p.odds[i] = 1 - p.joint[e]
+		}
+		p.joint[e] = 1
+	}
+	return p.ids[:n], p.odds[:n]
+}
+
+// lessThanOne tells an expert without a chance from one that was not guessed.
+const lessThanOne = 1 - 1e-6
 
 func pad(ids []int32, n int) {
 	for i := n; i < len(ids); i++ {
@@ -387,7 +447,7 @@ func (p *Pipeline) Settle(layer int, needed, rows []int32, scores []float32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.clock(layer, len(rows) == p.o.TopK)
+	p.clock(layer, len(rows)/p.o.TopK)
 	a := &p.layers[layer]
 	for _, e := range needed {
 		if a.flags[e]&chosen != 0 {
@@ -420,9 +480,15 @@ func (p *Pipeline) Settle(layer int, needed, rows []int32, scores []float32) {
 }
 
 // clock keeps time: of the layers and steps of decoding, for the price and for the choice of the depth.
-func (p *Pipeline) clock(layer int, single bool) {
+func (p *Pipeline) clock(layer, rows int) {
 	p.first = min(p.first, layer)
-	if !single {
+	if layer == p.first {
+		if p.ctl != nil && rows != p.rows {
+			p.ctl.restart() // steps of other sizes say nothing about each other
+		}
+		p.rows = rows
+	}
+	if p.rows > decodeRows {
 		p.begun = time.Time{}
 		p.price.since, p.price.begun = time.Time{}, time.Time{}
 		return
@@ -430,7 +496,7 @@ func (p *Pipeline) clock(layer int, single bool) {
 	if p.ctl == nil {
 		return
 	}
-	now := time.Now()
+	now := fault.Now()
 	p.price.settled(now, layer, layer == p.first, p.o.Cache.Flow)
 	switch {
 	case layer == p.first:
@@ -476,13 +542,14 @@ func (p *Pipeline) score(layer int, rows []int32) {
 		if g.rows == 0 || g.layer != layer {
 			continue
 		}
-		for i, e := range g.cold {
-			p.price.chance[k].Learn(g.margins[i], slices.Contains(rows, e))
-		}
 		if len(g.ids) != len(rows) {
 			p.n.unscored += int64(g.rows)
 			g.rows = 0
 			continue
+		}
+		for i, e := range g.cold {
+			at := int(g.of[i]) * topK
+			p.price.chance[k].Learn(g.margins[i], slices.Contains(rows[at:at+topK], e))
 		}
 		hits := 0
 		for i := 0; i < len(rows); i += topK {

@@ -30,23 +30,41 @@ type Params struct {
 	FrequencyPenalty float32 // subtracted for each time a token was seen; 0: off
 	MinKeep          int     // tokens that TopP, MinP, TypicalP and XTC leave at least
 
+	DynatempRange    float32 // the temperature moves within this of Temp, by how uncertain the model is; 0: off
+	DynatempExponent float32 // of the uncertainty, 0 to 1
+
+	DryMultiplier    float32   // factor of the penalty on repeated sequences; 0: off
+	DryBase          float32   // the penalty grows by this with each token repeated; below 1: 1.75
+	DryAllowedLength int       // repetitions shorter than this are free
+	DryPenaltyLastN  int       // tokens to look back on; 0: off, -1: all
+	DryBreakers      *Breakers // texts that repetitions do not reach over; nil: none
+
+	Mirostat    int     // 1 or 2: this version in place of all cuts, see Next; 0: off
+	MirostatTau float32 // surprise to aim at, in bits
+	MirostatEta float32 // how fast
+
+	AdaptiveTarget float32 // probability that drawn tokens are to have; <= 0: off
+	AdaptiveDecay  float32 // how long drawn tokens count, below 1
+
 	LogitBias map[int32]float32 // added first; -Inf bans a token
 	IgnoreEOS bool              // ban the tokens of EOG
 	EOG       []int32           // end-of-generation tokens
 	Samplers  []string          // steps in their order; nil: DefaultSamplers
+	Probs     int               // tokens that Sampler.Probs gives; 0: none
 }
 
 // Defaults returns llama.cpp's defaults for a vocabulary of that many tokens.
 func Defaults(vocab int) Params {
 	return Params{
 		Vocab: vocab, Seed: -1, Temp: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05, TypicalP: 1, TopNSigma: -1,
-		XTCThreshold: 0.1, RepeatLastN: 64, RepeatPenalty: 1,
+		XTCThreshold: 0.1, RepeatLastN: 64, RepeatPenalty: 1, DynatempExponent: 1,
+		DryBase: dryBase, DryAllowedLength: 2, DryPenaltyLastN: 64, MirostatTau: 5, MirostatEta: 0.1, AdaptiveTarget: -1, AdaptiveDecay: 0.9,
 	}
 }
 
-// DefaultSamplers are the steps in llama.cpp's default order. Its "dry" step does not exist here.
+// DefaultSamplers are the steps in llama.cpp's default order.
 func DefaultSamplers() []string {
-	return []string{"penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"}
+	return []string{"penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"}
 }
 
 type step uint8
@@ -60,11 +78,34 @@ const (
 	minP
 	xtc
 	temperature
+	dryStep
 )
 
+// stepNames are the names that llama.cpp knows; those of DefaultSamplers come first in its reports.
 var stepNames = map[string]step{
-	"penalties": penalties, "top_n_sigma": topNSigma, "top_k": topK, "typ_p": typicalP, "typical_p": typicalP,
-	"top_p": topP, "min_p": minP, "xtc": xtc, "temperature": temperature,
+	"penalties": penalties, "dry": dryStep, "top_n_sigma": topNSigma, "top-n-sigma": topNSigma, "top_k": topK, "top-k": topK,
+	"typ_p": typicalP, "typ-p": typicalP, "typical_p": typicalP, "typical-p": typicalP, "typical": typicalP, "typ": typicalP,
+	"top_p": topP, "top-p": topP, "nucleus": topP, "min_p": minP, "min-p": minP, "xtc": xtc, "temperature": temperature, "temp": temperature,
+}
+
+var stepLetters = map[rune]string{
+	'e': "penalties", 'd': "dry", 's': "top_n_sigma", 'k': "top_k", 'y': "typ_p", 'p': "top_p", 'm': "min_p", 'x': "xtc", 't': "temperature",
+}
+
+// SamplersByLetters reads the short form of a list of steps: e penalties, d dry, s top_n_sigma, k top_k, y typ_p, p top_p,
+// m min_p, x xtc, t temperature. Spaces are skipped; an error names a letter that stands for nothing.
+func SamplersByLetters(letters string) ([]string, error) {
+	names := []string{}
+	for _, r := range letters {
+		name, ok := stepLetters[r]
+		switch {
+		case ok:
+			names = append(names, name)
+		case r != ' ':
+			return nil, fmt.Errorf("samplers: letter %q is none of edskypmxt", r)
+		}
+	}
+	return names, nil
 }
 
 // Validate tells the first setting that is out of its limits, by its name and both numbers.
@@ -80,6 +121,15 @@ func (p Params) Validate() error {
 	}
 	if p.MinKeep < 0 {
 		return fmt.Errorf("min_keep is %d, at least 0 is allowed", p.MinKeep)
+	}
+	if p.DryAllowedLength < 0 {
+		return fmt.Errorf("dry_allowed_length is %d, at least 0 is allowed", p.DryAllowedLength)
+	}
+	if p.DryPenaltyLastN < -1 {
+		return fmt.Errorf("dry_penalty_last_n is %d, at least -1 is allowed", p.DryPenaltyLastN)
+	}
+	if p.Mirostat < 0 || p.Mirostat > 2 {
+		return fmt.Errorf("mirostat is %d, want 0, 1 or 2", p.Mirostat)
 	}
 	const most = math.MaxFloat32
 	for _, f := range []struct {
@@ -97,6 +147,14 @@ func (p Params) Validate() error {
 		{"repeat_penalty", p.RepeatPenalty, 0.001, 1000},
 		{"presence_penalty", p.PresencePenalty, -1000, 1000},
 		{"frequency_penalty", p.FrequencyPenalty, -1000, 1000},
+		{"dynatemp_range", p.DynatempRange, 0, most},
+		{"dynatemp_exponent", p.DynatempExponent, 0, 100},
+		{"dry_multiplier", p.DryMultiplier, 0, 1000},
+		{"dry_base", p.DryBase, -most, 1000},
+		{"mirostat_tau", p.MirostatTau, 0, 1000},
+		{"mirostat_eta", p.MirostatEta, 0, 1000},
+		{"adaptive_target", p.AdaptiveTarget, -most, 1},
+		{"adaptive_decay", p.AdaptiveDecay, 0, 0.99},
 	} {
 		if !(f.v >= f.lo && f.v <= f.hi) { // NaN is outside too
 			return fmt.Errorf("%s is %g, the limits are %g and %g", f.name, f.v, f.lo, f.hi)

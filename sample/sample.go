@@ -58,6 +58,16 @@ type Sampler struct {
 	cands  []candidate // the tokens left
 	popped []candidate
 	probs  []float32 // of cands, not normalised
+	total  float64   // their sum at the draw
+	before []float32 // probabilities before the adaptive step
+	out    []Prob
+
+	chosen int32 // by the last Next, -1 if there was none
+	sure   bool  // without a draw
+
+	dry      *dry // nil: off
+	mirostat *mirostat
+	adaptive *adaptive
 }
 
 // New checks p and makes a sampler. Next allocates nothing from its second call on.
@@ -65,7 +75,7 @@ func New(p Params) (*Sampler, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sampler{p: p, seed: p.Seed}
+	s := &Sampler{p: p, seed: p.Seed, chosen: -1, dry: newDry(p)}
 	if p.Seed == -1 || p.Seed == math.MaxUint32 {
 		s.seed = int64(rand.Uint32N(math.MaxUint32)) // never the number that means random
 	}
@@ -78,7 +88,17 @@ func New(p Params) (*Sampler, error) {
 	for _, n := range names {
 		s.steps = append(s.steps, stepNames[n])
 	}
-	s.greedy = p.Temp <= 0 && slices.Contains(s.steps, temperature) && p.TypicalP >= 1 && (p.XTCProbability <= 0 || p.XTCThreshold > 0.5)
+	switch {
+	case p.Temp <= 0:
+	case p.Mirostat > 0:
+		s.mirostat = &mirostat{version: p.Mirostat, tau: p.MirostatTau, eta: p.MirostatEta, mu: 2 * p.MirostatTau, last: -1}
+		// Penalties stay as they are; temperature comes next, named or not; there are no cuts.
+		s.steps = slices.DeleteFunc(s.steps, func(st step) bool { return st != penalties && st != dryStep })
+		s.steps = append(s.steps, temperature)
+	case p.AdaptiveTarget > 0:
+		s.adaptive = newAdaptive(p.AdaptiveTarget, p.AdaptiveDecay)
+	}
+	s.greedy = p.Temp <= 0 && (slices.Contains(s.steps, temperature) && p.TypicalP >= 1 && (p.XTCProbability <= 0 || p.XTCThreshold > 0.5) || p.Mirostat > 0)
 	for _, id := range sortedKeys(p.LogitBias) {
 		s.bias = append(s.bias, bias{id, p.LogitBias[id]})
 	}
@@ -98,11 +118,21 @@ func New(p Params) (*Sampler, error) {
 // Seed returns the seed in use: the one asked for, or the one chosen.
 func (s *Sampler) Seed() int64 { return s.seed }
 
-// Accept puts a token into the window of the penalties: those of the prompt first, then each chosen one.
+// Accept puts a token into the window of the penalties: those of the prompt first, then each chosen one, from which mirostat
+// and the adaptive step learn.
 // A token outside the vocabulary panics.
 func (s *Sampler) Accept(id int32) {
 	if id < 0 || int(id) >= s.p.Vocab {
 		panic(fmt.Sprintf("sample: token %d accepted, the vocabulary has %d tokens", id, s.p.Vocab))
+	}
+	if s.dry != nil {
+		s.dry.accept(id)
+	}
+	if s.mirostat != nil {
+		s.mirostat.accept(id)
+	}
+	if s.adaptive != nil {
+		s.adaptive.accept(id)
 	}
 	n := s.p.RepeatLastN
 	if n == 0 {
@@ -137,8 +167,18 @@ func (s *Sampler) forget(id int32) {
 }
 
 // Next chooses a token by logits, one float32 per token of the vocabulary, which it leaves as they are. Accept is for the
-// caller to call. Errors: a logit that is NaN or +Inf, by token; ErrBanned. A slice of another length panics.
+// caller to call. With Mirostat the steps are the penalties that are named, the temperature and mirostat itself, unless
+// Temp <= 0. Errors: a logit that is NaN or +Inf, by token; ErrBanned. A slice of another length panics.
 func (s *Sampler) Next(logits []float32) (int32, error) {
+	s.chosen, s.sure = -1, false
+	id, err := s.next(logits)
+	if err == nil {
+		s.chosen = id
+	}
+	return id, err
+}
+
+func (s *Sampler) next(logits []float32) (int32, error) {
 	if len(logits) != s.p.Vocab {
 		panic(fmt.Sprintf("sample: %d logits for a vocabulary of %d tokens", len(logits), s.p.Vocab))
 	}
@@ -153,12 +193,14 @@ func (s *Sampler) Next(logits []float32) (int32, error) {
 	}
 	s.dense, s.sorted = true, false
 	for _, st := range s.steps {
-		if s.greedy && st != penalties && st != temperature {
+		if s.greedy && st != penalties && st != dryStep && st != temperature {
 			continue
 		}
 		switch st {
 		case penalties:
 			s.penalise()
+		case dryStep:
+			s.breakUp()
 		case topNSigma:
 			s.cutSigma()
 		case topK:
@@ -175,13 +217,70 @@ func (s *Sampler) Next(logits []float32) (int32, error) {
 			if s.p.Temp <= 0 {
 				return s.best()
 			}
-			s.scale(s.p.Temp)
+			s.scale(s.temperature())
 		}
 		if !s.dense && len(s.cands) == 0 {
 			return 0, ErrBanned
 		}
 	}
+	switch {
+	case s.greedy:
+		return s.best()
+	case s.mirostat != nil:
+		return s.mirostat.draw(s)
+	case s.adaptive != nil:
+		return s.adaptive.draw(s)
+	}
 	return s.draw()
+}
+
+// temperature is Temp, or with a range what the uncertainty makes of it: the entropy as a share of the largest possible.
+func (s *Sampler) temperature() float32 {
+	if s.p.DynatempRange <= 0 {
+		return s.p.Temp
+	}
+	s.fill()
+	low, high := max(0, s.p.Temp-s.p.DynatempRange), s.p.Temp+s.p.DynatempRange
+	if len(s.cands) < 2 {
+		return s.p.Temp
+	}
+	sum, top := s.weigh(), s.top()
+	mean := 0.0
+	for i, c := range s.cands {
+		if s.probs[i] > 0 {
+			mean += float64(float64(s.probs[i]) * float64(c.logit-top))
+		}
+	}
+	share := max(0, min(1, (fmath.Log(sum)-mean/sum)/fmath.Log(float64(len(s.cands)))))
+	if share > 0 {
+		share = fmath.Pow(share, float64(s.p.DynatempExponent))
+	} else if s.p.DynatempExponent == 0 {
+		share = 1
+	}
+	return max(low+float32((high-low)*float32(share)), 1e-6) // of 0 the most probable tokens would be left
+}
+
+// breakUp is DRY.
+func (s *Sampler) breakUp() {
+	if s.dry == nil {
+		return
+	}
+	s.dry.look()
+	if len(s.dry.touched) == 0 {
+		return
+	}
+	if s.dense {
+		for _, id := range s.dry.touched {
+			s.logits[id] -= s.dry.penalty(s.dry.longest[id])
+		}
+		return
+	}
+	s.sorted = false
+	for i := range s.cands {
+		if c := &s.cands[i]; s.dry.longest[c.id] > 0 {
+			c.logit -= s.dry.penalty(s.dry.longest[c.id])
+		}
+	}
 }
 
 // fill makes candidates of the logits that are not -Inf.
@@ -532,6 +631,7 @@ func (s *Sampler) scale(temp float32) {
 
 // best gives the token of the highest logit, of equal ones the lowest id.
 func (s *Sampler) best() (int32, error) {
+	s.sure = true
 	if s.dense {
 		at := 0
 		for i, l := range s.logits {
@@ -559,7 +659,8 @@ func (s *Sampler) draw() (int32, error) {
 	if len(s.cands) == 0 {
 		return 0, ErrBanned
 	}
-	at := float64(s.rng.Float64() * s.weigh())
+	s.total = s.weigh()
+	at := float64(s.rng.Float64() * s.total)
 	for i, p := range s.probs {
 		if at -= float64(p); at < 0 {
 			return s.cands[i].id, nil

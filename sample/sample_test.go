@@ -401,7 +401,7 @@ func TestValidate(t *testing.T) {
 		"token 10, the vocabulary has 10 tokens": func(p *Params) { p.LogitBias = map[int32]float32{10: 1} },
 		"logit_bias of token 3 is NaN":           func(p *Params) { p.LogitBias = map[int32]float32{3: nan} },
 		"token -1 is outside the vocabulary":     func(p *Params) { p.IgnoreEOS, p.EOG = true, []int32{-1} },
-		`samplers: "dry"`:                        func(p *Params) { p.Samplers = []string{"top_k", "dry"} },
+		`samplers: "dri"`:                        func(p *Params) { p.Samplers = []string{"top_k", "dri"} },
 	} {
 		p := Defaults(10)
 		set(&p)

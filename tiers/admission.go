@@ -106,21 +106,28 @@ func (v *residency) begin(r *request, layer int, experts []int32) {
 	r.layer, r.cursor, r.missing, r.held, r.left = layer, 0, len(experts), 0, len(experts)
 	r.own = 0
 	r.admitted, r.err, r.readyHead, r.readyTail = false, nil, nil, nil
+	own := &v.byLayer[layer]
 	for i, e := range experts {
 		r.items[i] = item{req: r, expert: e, slot: -1}
 		v.n.touches++
 		i := v.where[layer][e]
 		if i < 0 {
 			v.n.misses++
+			own.misses++
 			v.n.missBytes += v.size[layer][e]
+			if v.leavers.has(layer, int(e)) {
+				v.n.near++
+			}
 			continue
 		}
 		s := &v.slots[i]
 		v.used(s)
 		if s.state == slotReady {
 			v.n.hits++
+			own.hits++
 		} else {
 			v.n.inflight++
+			own.inflight++
 		}
 	}
 	if len(r.items) > v.topK {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"terrace/internal/fault"
 	"terrace/internal/host"
 )
 
@@ -176,6 +177,7 @@ type Arena struct {
 	space *host.Space
 	slots [][]byte
 	runs  []run
+	warm  *warmer // nil: pages get their memory when a read touches them
 }
 
 // run is the memory of a class's slots that lie side by side.
@@ -291,15 +293,40 @@ func pairsBytes(k sizeClass, live int32) int64 {
 func (a *Arena) Slot(i int) []byte { return a.slots[i] }
 
 // commit makes a slot usable.
-func (a *Arena) commit(i int32) error { return a.space.Commit(a.slots[i]) }
+func (a *Arena) commit(i int32) error {
+	if fault.On {
+		if err := fault.Memory(int64(len(a.slots[i]))); err != nil {
+			return err
+		}
+	}
+	if a.warm != nil {
+		r := a.runOf(i)
+		if r >= 0 && int(i-a.runs[r].first)*len(a.slots[i]) < len(a.runs[r].huge) {
+			a.warm.used(r, int(i-a.runs[r].first+1)*len(a.slots[i]))
+		} else {
+			a.warm.retreat(a.space.Release)
+		}
+	}
+	return a.space.Commit(a.slots[i])
+}
+
+// runOf is the run that slot i lies in, or -1.
+func (a *Arena) runOf(i int32) int {
+	for r := range a.runs {
+		if i >= a.runs[r].first && i <= a.runs[r].last {
+			return r
+		}
+	}
+	return -1
+}
 
 // release gives a slot's memory back to the system.
 func (a *Arena) release(i int32) error {
-	for r := range a.runs {
+	if a.warm != nil {
+		a.warm.retreat(a.space.Release)
+	}
+	if r := a.runOf(i); r >= 0 {
 		run := &a.runs[r]
-		if i < run.first || i > run.last {
-			continue
-		}
 		size := len(a.slots[i])
 		begin := int(i-run.first) * size
 		for h := begin / huge; h*huge < begin+size && h < len(run.split); h++ {
@@ -314,6 +341,9 @@ func (a *Arena) release(i int32) error {
 
 // Free returns everything. No slot may be in use.
 func (a *Arena) Free() error {
+	if a.warm != nil {
+		a.warm.stop()
+	}
 	err := a.space.Free()
 	a.slots = nil
 	return err

@@ -42,6 +42,9 @@ func TestArenaMemory(t *testing.T) {
 				for i := 0; i < len(dst); i += 4096 {
 					dst[i] = 1
 				}
+				if n := len(dst); n > 0 {
+					dst[n-1] = 1
+				}
 				return nil
 			}}, StoreOptions{})
 			if err != nil {

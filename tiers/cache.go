@@ -11,6 +11,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"terrace/internal/fault"
+	"terrace/internal/invariant"
 )
 
 // ErrTooSmall is wrapped when a cache has less room than the smallest working set.
@@ -55,9 +58,11 @@ type Cache struct {
 	layouts [][]layout
 	log     *slog.Logger
 	mean    int64 // bytes of a mean expert
+	policy  Policy
 
 	attacher Attacher               // the store, or nil
 	commit   func(slot int32) error // the arena's, but for tests
+	leaving  func(mem []byte)       // told before a slot's memory goes; nil: nobody
 
 	mu       sync.Mutex
 	v        *residency
@@ -69,6 +74,7 @@ type Cache struct {
 	closed   bool
 	nomem    error  // why the slot just attached has no memory
 	lacking  []lack // reads whose slots could get no memory
+	guards   guards
 
 	blocked      int       // requests that are waiting in Next
 	blockedSince time.Time // when blocked rose from 0
@@ -94,7 +100,7 @@ func NewCache(o Options) (*Cache, error) {
 	if len(o.Experts) > math.MaxUint16+1 {
 		return nil, fmt.Errorf("expert cache: %d layers; at most %d are possible", len(o.Experts), math.MaxUint16+1)
 	}
-	c := &Cache{store: o.Store, experts: o.Experts, log: o.Log}
+	c := &Cache{store: o.Store, experts: o.Experts, log: o.Log, policy: o.Policy}
 	c.attacher, _ = o.Store.(Attacher)
 	var counts []int
 	var bytes [][]int64
@@ -156,6 +162,7 @@ func NewCache(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
+	arena.warm = newWarmer(arena.runs)
 	c.arena, c.commit = arena, arena.commit
 	c.reads = make([]Read, z.slots)
 	if c.log != nil {
@@ -286,6 +293,16 @@ func (c *Cache) MinBytes() int64 { return c.v.least }
 // MaxBytes is a slot for every expert, above which Resize does not go.
 func (c *Cache) MaxBytes() int64 { return c.v.bytes }
 
+// Memory is the addresses of all slots. What of it holds none is with the system.
+func (c *Cache) Memory() []byte { return c.arena.space.Mem }
+
+// OnRelease has f called with the memory of a slot before it goes back to the system; f must not call the cache.
+func (c *Cache) OnRelease(f func(mem []byte)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaving = f
+}
+
 // Contains says where an expert is. It does not count as a use.
 func (c *Cache) Contains(layer, expert int) State {
 	c.mu.Lock()
@@ -352,6 +369,9 @@ func (c *Cache) valid(layer int, experts []int32) error {
 // hold of the lock.
 func (c *Cache) unlock() {
 	for {
+		if invariant.On {
+			c.consistent()
+		}
 		kick, over := c.dirty, c.v.over()
 		c.dirty = false
 		var failed lack
@@ -379,6 +399,9 @@ func (c *Cache) unlock() {
 // ReadDone implements Sink.
 func (c *Cache) ReadDone(r *Read, err error) {
 	c.mu.Lock()
+	if invariant.On && err == nil {
+		c.arrived(int32(r.Slot))
+	}
 	c.preloaded(r, err)
 	c.v.done(int32(r.Slot), err)
 	c.pump()
@@ -419,6 +442,9 @@ func (m cacheMover) start(i int32, p Priority) {
 		c.lacking = append(c.lacking, lack{i, fmt.Errorf("%v: no memory for its slot: %w", r.Desc.ID, err)})
 		return
 	}
+	if invariant.On {
+		c.untouched(i)
+	}
 	c.store.Queue(r)
 	c.dirty = true
 }
@@ -426,7 +452,13 @@ func (m cacheMover) start(i int32, p Priority) {
 // attach comes just before the start of the first read into a slot.
 func (m cacheMover) attach(i int32) {
 	c := m.c
-	if c.nomem = c.commit(i); c.nomem == nil && c.attacher != nil {
+	if c.nomem = c.commit(i); c.nomem != nil {
+		return
+	}
+	if invariant.On {
+		m.poison(i)
+	}
+	if c.attacher != nil {
 		c.attacher.Attach(int(i), c.arena.Slot(int(i)))
 	}
 }
@@ -435,6 +467,9 @@ func (m cacheMover) detach(i int32) {
 	c := m.c
 	if c.attacher != nil {
 		c.attacher.Detach(int(i))
+	}
+	if c.leaving != nil {
+		c.leaving(c.arena.Slot(int(i)))
 	}
 	if err := c.arena.release(i); err != nil && c.log != nil {
 		c.log.Warn("expert cache: a slot's memory was not given back", "slot", i, "reason", err)
@@ -496,6 +531,9 @@ func (r *Request) Next(ctx context.Context, wait bool) (Lease, bool, error) {
 			return Lease{}, false, err
 		}
 		if it := c.v.lease(&r.r); it != nil {
+			if invariant.On {
+				c.unchanged(it)
+			}
 			l := Lease{r: r, it: it, expert: it.expert, slot: it.slot, serial: r.serial}
 			c.unlock()
 			return l, true, nil
@@ -515,7 +553,7 @@ func (r *Request) Next(ctx context.Context, wait bool) (Lease, bool, error) {
 			c.unlock()
 			return Lease{}, false, err
 		}
-		began := time.Now()
+		began := fault.Now()
 		if c.blocked == 0 {
 			c.blockedSince = began
 		}
@@ -523,7 +561,7 @@ func (r *Request) Next(ctx context.Context, wait bool) (Lease, bool, error) {
 		c.unlock()
 		r.block(ctx)
 		c.mu.Lock()
-		now := time.Now()
+		now := fault.Now()
 		c.waited += now.Sub(began)
 		c.blocked--
 		if c.blocked == 0 {
@@ -571,6 +609,11 @@ func (r *Request) Close() {
 	}
 	r.closed = true
 	r.serial++
+	if invariant.On {
+		for i := range r.r.items {
+			c.unchanged(&r.r.items[i])
+		}
+	}
 	c.v.close(&r.r)
 	select {
 	case <-r.r.wake: // a token for the past must not wake the next user
@@ -596,11 +639,15 @@ func (l Lease) Expert() int { return int(l.expert) }
 
 // Views are the exact bytes of gate, up and down; of length 0 where the expert has none.
 func (l Lease) Views() [3][]byte {
-	c := l.r.c
-	mem := c.arena.Slot(int(l.slot))
+	return l.r.c.views(l.slot, int32(l.r.r.layer), l.expert)
+}
+
+// views are the bytes of an expert in a slot.
+func (c *Cache) views(slot, layer, expert int32) [3][]byte {
+	mem := c.arena.Slot(int(slot))
 	var out [3][]byte
 	for i := range out {
-		s := &c.layouts[l.r.r.layer][l.expert].spans[i]
+		s := &c.layouts[layer][expert].spans[i]
 		out[i] = mem[s.at+s.skip : s.at+s.want() : s.at+s.want()]
 	}
 	return out
@@ -613,6 +660,9 @@ func (l Lease) Release() {
 	defer c.unlock()
 	if l.serial != l.r.serial {
 		panic("tiers: a lease was released after its request was closed")
+	}
+	if invariant.On {
+		c.unchanged(l.it)
 	}
 	c.v.release(l.it)
 }

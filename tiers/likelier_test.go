@@ -1,6 +1,9 @@
 package tiers
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // TestPrefetchOver: a guess takes a free slot whatever its chance, and no slot of an expert that its layer wants at least
 // as often.
@@ -13,7 +16,7 @@ func TestPrefetchOver(t *testing.T) {
 		use[e] = 0.6
 	}
 	for l := 1; l < 4; l++ {
-		if err := c.Seed(l, use); err != nil {
+		if err := c.seed(l, use); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -55,4 +58,24 @@ func TestPrefetchOver(t *testing.T) {
 	if n := c.PrefetchOver(9, 0, 1); n != 0 {
 		t.Error("a guess for layer 9 of 4")
 	}
+}
+
+// seed is the part of Preload that reads nothing.
+func (c *Cache) seed(layer int, use []float32) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.valid(layer, nil); err != nil {
+		return err
+	}
+	if len(use) != len(c.experts[layer]) {
+		return fmt.Errorf("expert cache: uses of %d experts for layer %d, which has %d", len(use), layer, len(c.experts[layer]))
+	}
+	for e, u := range use {
+		if !(u >= 0 && u <= 1) {
+			return fmt.Errorf("expert cache: %v is said to be used %g times a visit, want 0 to 1", ExpertID{uint16(layer), uint16(e)}, u)
+		}
+	}
+	c.v.policy.seed(layer, use)
+	c.v.reheapLayer(layer)
+	return nil
 }

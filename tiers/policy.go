@@ -39,28 +39,6 @@ func newPolicy(p Policy, sizes []int, topK, halfLife int) policy {
 	panic(fmt.Sprintf("tiers: policy %d", p))
 }
 
-// Seed tells the cache how often each of a layer's experts was used when the layer was visited, on average, in earlier
-// runs, 0 to 1: what is preloaded then stays at least until the present run says otherwise. Call it before the first
-// Begin.
-func (c *Cache) Seed(layer int, use []float32) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.valid(layer, nil); err != nil {
-		return err
-	}
-	if len(use) != len(c.experts[layer]) {
-		return fmt.Errorf("expert cache: uses of %d experts for layer %d, which has %d", len(use), layer, len(c.experts[layer]))
-	}
-	for e, u := range use {
-		if !(u >= 0 && u <= 1) {
-			return fmt.Errorf("expert cache: %v is said to be used %g times a visit, want 0 to 1", ExpertID{uint16(layer), uint16(e)}, u)
-		}
-	}
-	c.v.policy.seed(layer, use)
-	c.v.reheapLayer(layer)
-	return nil
-}
-
 // PolicyBytes is the memory on the heap that the policy keeps for layers of so many experts, about.
 func PolicyBytes(p Policy, sizes []int) int64 {
 	n := int64(0)

@@ -10,6 +10,7 @@ const preloadWindow = 4
 type preload struct {
 	lists  [][]int32 // by layer, in file order
 	at     []int     // next of each list
+	total  int       // experts in them
 	left   int       // not yet looked at
 	flying int       // with the store
 	spare  int64     // free bytes that stay free, so that a demand need not evict while this goes on
@@ -83,10 +84,21 @@ func (c *Cache) Preload(rates [][]float64) int {
 			return a.Shard < b.Shard || a.Shard == b.Shard && a.Offset < b.Offset
 		})
 	}
-	p.left = len(all)
+	p.left, p.total = len(all), len(all)
 	c.pre = p
 	c.pump()
 	return len(all)
+}
+
+// Preloading is how many of the experts that Preload promised are done with, read or found to have no room; total is 0 without
+// a Preload.
+func (c *Cache) Preloading() (done, total int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pre == nil {
+		return 0, 0
+	}
+	return c.pre.total - c.pre.left - c.pre.flying, c.pre.total
 }
 
 func (c *Cache) firstPiece(layer int, expert int32) *Piece {

@@ -3,6 +3,8 @@ package tiers
 import (
 	"sync"
 	"time"
+
+	"terrace/internal/fault"
 )
 
 // queue decides which piece is read next; each store has one. Order: what is left of begun demands, new demands, then,
@@ -89,7 +91,7 @@ func (q *queue) Stats() StoreStats {
 	defer q.mu.Unlock()
 	s := q.stats
 	if q.flying > 0 {
-		s.Busy += time.Since(q.busySince)
+		s.Busy += fault.Since(q.busySince)
 	}
 	return s
 }
@@ -137,7 +139,7 @@ func (q *queue) take() (r *Read, piece int, ok bool) {
 		r.list.remove(r)
 	}
 	if q.flying == 0 {
-		q.busySince = time.Now()
+		q.busySince = fault.Now()
 	}
 	q.flying++
 	if r.as[piece] == Guess {
@@ -159,7 +161,7 @@ func (q *queue) finish(r *Read, piece, n int, err error) bool {
 		q.stats.DemandBytes += int64(n)
 	}
 	if q.flying == 0 {
-		q.stats.Busy += time.Since(q.busySince)
+		q.stats.Busy += fault.Since(q.busySince)
 	}
 	q.stats.Reads++
 	r.left--

@@ -1,5 +1,7 @@
 package tiers
 
+import "terrace/internal/invariant"
+
 // Residency decides which expert is in which slot: who gets a free slot, who must leave, who waits. It moves no bytes and
 // takes no locks; what it decides goes through the mover. So every rule here is tested by scripts (testdata/*.txt) and
 // against a simple model.
@@ -71,6 +73,7 @@ type memory interface {
 // counts are what residency counts; Stats explains them.
 type counts struct {
 	touches, hits, inflight, misses, missBytes, evictions    int64
+	near, nearReads, nearBytes                               int64
 	guessed, kept, used, late, wasted, cancelled             int64
 	guessedBytes, usedBytes, lateBytes, wastedBytes, cancelB int64
 }
@@ -110,6 +113,8 @@ type residency struct {
 	streamer *request    // the one admitted request whose experts do not all have slots yet
 	sweep    sweep
 	n        counts
+	byLayer  []layerCounts
+	leavers  leavers
 }
 
 // newResidency decides about slots slots of one size.
@@ -146,6 +151,8 @@ func newSized(size [][]int64, z slotSizes, target, least int64, topK int, p poli
 	v.pair = z.walk(func(l int) int { return len(size[l]) }, topK, 0, 0)
 	v.mark = make([]uint64, widest)
 	v.visited = make([]uint64, len(size))
+	v.byLayer = make([]layerCounts, len(size))
+	v.leavers.init(size, nearRoom)
 	v.victims = make([][]int32, len(size))
 	for i, s := range size {
 		v.victims[i] = make([]int32, 0, len(s))
@@ -185,7 +192,9 @@ func (v *residency) evict(i int32) {
 		v.n.wastedBytes += v.size[s.layer][s.expert]
 	}
 	v.n.evictions++
+	layer, expert := int(s.layer), int(s.expert)
 	v.vacate(i)
+	v.left(layer, expert)
 }
 
 // vacate makes a slot empty without putting it among the free ones.
@@ -202,6 +211,9 @@ func (v *residency) vacate(i int32) {
 	}
 	v.where[s.layer][s.expert] = -1
 	s.state, s.issued = slotEmpty, false
+	if invariant.On {
+		v.spoiled(i)
+	}
 }
 
 // load puts an expert into an empty slot and starts its read.
@@ -210,6 +222,11 @@ func (v *residency) load(i int32, layer, expert int, p Priority) {
 	s.layer, s.expert, s.state = int32(layer), int32(expert), slotLoading
 	v.where[layer][expert] = i
 	v.pending += v.size[layer][expert]
+	if v.leavers.has(layer, expert) {
+		v.n.nearReads++
+		v.n.nearBytes += v.size[layer][expert]
+		v.unleave(layer, expert)
+	}
 	if !s.touched {
 		s.touched = true
 		if v.mem != nil {

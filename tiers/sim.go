@@ -242,3 +242,18 @@ func (p orderPolicy) rank(score, _ float64) float64    { return score }
 func (p orderPolicy) seed(int, []float32)              {}
 func (p orderPolicy) capacity(int)                     {}
 func (p orderPolicy) rescale() bool                    { return true }
+
+// Sim describes a replay in an arena like this cache's as it is now, slot for slot.
+func (c *Cache) Sim() SimConfig {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := SimConfig{Arena: c.v.room.target, TopK: c.v.topK, Policy: c.policy}
+	for l, experts := range c.experts {
+		b := make([]int64, len(experts))
+		for e := range b {
+			b[e] = c.v.layer(l)
+		}
+		s.Bytes = append(s.Bytes, b)
+	}
+	return s
+}

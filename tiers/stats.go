@@ -1,6 +1,10 @@
 package tiers
 
-import "time"
+import (
+	"time"
+
+	"terrace/internal/fault"
+)
 
 // Stats are a cache's counters since it was made.
 type Stats struct {
@@ -10,6 +14,7 @@ type Stats struct {
 	Target   int64  // bytes that they may have; fewer than Bytes while a smaller arena waits for leases and reads
 	Resident int    // slots that hold a whole expert
 	Pinned   int
+	Leased   int // leases out now
 
 	Touches  int64 // experts asked for by requests; the sum of the next three
 	Hits     int64 // were resident
@@ -19,6 +24,10 @@ type Stats struct {
 	MissBytes int64 // of the experts in Misses, without alignment
 
 	Evictions int64
+
+	// What an arena with NearRoom more bytes of slots would have saved, about: misses and reads of experts that it would still
+	// have held, and these reads' bytes without alignment. Reads include those on a guess.
+	NearRoom, NearMisses, NearReads, NearBytes int64
 
 	// Experts read on a guess, in experts and in bytes without alignment. Each ends in one way: Used, it was whole when
 	// it was first asked for, in the layer's next turn or later; Late, it was still on its way then; Wasted, it left the
@@ -51,17 +60,61 @@ func (s Stats) BytesPerSecond() float64 {
 	return float64(s.DemandBytes+s.GuessBytes+s.PreloadBytes) / s.DiskBusy.Seconds()
 }
 
+// Since returns what was counted between old, an earlier snapshot of the same cache, and s. What is not a count is as in s.
+func (s Stats) Since(old Stats) Stats {
+	s.Touches -= old.Touches
+	s.Hits -= old.Hits
+	s.InFlight -= old.InFlight
+	s.Misses -= old.Misses
+	s.MissBytes -= old.MissBytes
+	s.Evictions -= old.Evictions
+	s.NearMisses -= old.NearMisses
+	s.NearReads -= old.NearReads
+	s.NearBytes -= old.NearBytes
+	s.Issued -= old.Issued
+	s.Used -= old.Used
+	s.Late -= old.Late
+	s.Wasted -= old.Wasted
+	s.Cancelled -= old.Cancelled
+	s.IssuedBytes -= old.IssuedBytes
+	s.UsedBytes -= old.UsedBytes
+	s.LateBytes -= old.LateBytes
+	s.WastedBytes -= old.WastedBytes
+	s.CancelledBytes -= old.CancelledBytes
+	s.DemandBytes -= old.DemandBytes
+	s.GuessBytes -= old.GuessBytes
+	s.ReadErrors -= old.ReadErrors
+	s.MirrorBytes -= old.MirrorBytes
+	s.MirrorErrors -= old.MirrorErrors
+	s.Unregistered -= old.Unregistered
+	s.Preloads -= old.Preloads
+	s.PreloadBytes -= old.PreloadBytes
+	s.ReadWait -= old.ReadWait
+	s.Blocked -= old.Blocked
+	s.DiskBusy -= old.DiskBusy
+	s.Overlapped -= old.Overlapped
+	return s
+}
+
 // Stats is a snapshot of the counters.
 func (c *Cache) Stats() Stats {
+	s := c.Counters()
+	s.Store = c.store.Name()
+	return s
+}
+
+// Counters are Stats without the store's name, which takes an allocation to make.
+func (c *Cache) Counters() Stats {
 	d := c.store.Stats()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	v, n := c.v, &c.v.n
 	s := Stats{
-		Store: c.store.Name(), Slots: v.liveSlots(), Bytes: v.room.live, Target: v.room.target, Resident: v.ready, Pinned: v.pins,
+		Slots: v.liveSlots(), Bytes: v.room.live, Target: v.room.target, Resident: v.ready, Pinned: v.pins, Leased: v.leases,
 		Touches: n.touches, Hits: n.hits, InFlight: n.inflight, Misses: n.misses, MissBytes: n.missBytes, Evictions: n.evictions,
 		Issued: n.guessed, Used: n.used, Late: n.late, Wasted: n.wasted, Cancelled: n.cancelled,
 		IssuedBytes: n.guessedBytes, UsedBytes: n.usedBytes, LateBytes: n.lateBytes, WastedBytes: n.wastedBytes, CancelledBytes: n.cancelB,
+		NearRoom: min(v.leavers.room, v.bytes-v.room.target), NearMisses: n.near, NearReads: n.nearReads, NearBytes: n.nearBytes,
 		DemandBytes: d.DemandBytes, GuessBytes: d.GuessBytes, ReadErrors: d.Errors,
 		MirrorBytes: d.MirrorBytes, MirrorErrors: d.MirrorErrors, Unregistered: d.Unregistered,
 		ReadWait: c.waited, Blocked: c.blockedTime, DiskBusy: d.Busy,
@@ -73,7 +126,7 @@ func (c *Cache) Stats() Stats {
 		s.GuessBytes = max(0, s.GuessBytes-b[Guess])
 	}
 	if c.blocked > 0 {
-		s.Blocked += time.Since(c.blockedSince)
+		s.Blocked += fault.Since(c.blockedSince)
 	}
 	s.Overlapped = max(0, s.DiskBusy-s.Blocked)
 	return s

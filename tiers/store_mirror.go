@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"terrace/internal/fault"
 	"terrace/internal/host"
 )
 
@@ -232,7 +233,7 @@ func (m *mirrored) Queue(r *Read) {
 	where := 0
 	if !m.given && m.held(r.Desc) {
 		n, a, b := r.Desc.Bytes(), &m.sides[0], &m.sides[1]
-		now := time.Now()
+		now := fault.Now()
 		switch {
 		case b.flying == 0 && now.Sub(b.last) > retryTime:
 			where = 1
@@ -247,7 +248,7 @@ func (m *mirrored) Queue(r *Read) {
 
 // put queues a read on a side; with the lock.
 func (m *mirrored) put(r *Read, where int) {
-	now := time.Now()
+	now := fault.Now()
 	if m.flying == 0 {
 		m.since = now
 	}
@@ -259,7 +260,7 @@ func (m *mirrored) put(r *Read, where int) {
 
 // took counts a read as gone from its side, with the bytes it brought; with the lock.
 func (m *mirrored) took(r *Read, came int64) {
-	now := time.Now()
+	now := fault.Now()
 	m.sides[r.side].remove(r, came, now)
 	m.flying--
 	if m.flying == 0 {
@@ -362,7 +363,7 @@ func (m *mirrored) Stats() StoreStats {
 		MirrorBytes: b.DemandBytes + b.GuessBytes, MirrorErrors: m.errors, Busy: m.busy,
 	}
 	if m.flying > 0 {
-		s.Busy += time.Since(m.since)
+		s.Busy += fault.Since(m.since)
 	}
 	return s
 }

@@ -3,10 +3,12 @@ package tiers
 import (
 	"errors"
 	"fmt"
+	"io"
 	"runtime/debug"
 
 	mmap "github.com/edsrzf/mmap-go"
 
+	"terrace/internal/fault"
 	"terrace/internal/host"
 )
 
@@ -52,6 +54,13 @@ func (m *mapped) read(r *Read, piece int) (n int, err error) {
 	f := &m.fs[p.Shard]
 	if err := m.there(f, r, piece); err != nil {
 		return 0, err
+	}
+	if fault.On {
+		if n, err := fault.Read(nil, s.length, nil); errors.Is(err, io.EOF) {
+			return 0, m.fs.fail(r, piece, s.skip+n, nil)
+		} else if err != nil {
+			return 0, m.fs.fail(r, piece, 0, err)
+		}
 	}
 	if err := copyMapped(r.Dst[s.at+s.skip:s.at+s.want()], m.maps[p.Shard][p.Offset:p.Offset+p.Length]); err != nil {
 		if short := m.there(f, r, piece); short != nil {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"syscall"
 
+	"terrace/internal/fault"
 	"terrace/internal/host"
 )
 
@@ -102,6 +103,9 @@ func NewPread(paths []string, o StoreOptions) (Store, error) {
 			from, b, want = from+int64(s.skip), b[s.skip:want], s.length
 		}
 		n, err := o.readAt(f.File, b, from)
+		if fault.On {
+			n, err = fault.Read(b, n, err)
+		}
 		if !f.direct { // the page cache counts as the process's memory
 			_ = host.DropCached(f.File, from, int64(len(b))) // advice only
 		}

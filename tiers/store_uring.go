@@ -2,11 +2,13 @@ package tiers
 
 import (
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
 	"syscall"
 
+	"terrace/internal/fault"
 	"terrace/internal/host"
 	"terrace/internal/uring"
 )
@@ -149,6 +151,9 @@ func (s *uringStore) complete(tag uint64, n int32) {
 	if s.result != nil {
 		n = s.result(n)
 	}
+	if fault.On && n >= 0 {
+		n = s.spoilt(f, n)
+	}
 	var err error
 	switch {
 	case n < 0:
@@ -186,6 +191,21 @@ func (s *uringStore) complete(tag uint64, n int32) {
 	if over {
 		r.Sink.ReadDone(r, r.err)
 	}
+}
+
+// spoilt is what a build with faults makes of a completion that moved n bytes.
+func (s *uringStore) spoilt(f *flight, n int32) int32 {
+	m, err := fault.Read(nil, int(n), nil)
+	switch {
+	case errors.Is(err, io.EOF):
+		if s.fs[f.file].direct {
+			m = m / host.IOAlign * host.IOAlign
+		}
+		return int32(m)
+	case err != nil:
+		return -int32(syscall.EIO)
+	}
+	return n
 }
 
 func (s *uringStore) Poll() { s.ring.Poll() }

@@ -23,6 +23,7 @@ import (
 
 	mmap "github.com/edsrzf/mmap-go"
 
+	"terrace/internal/invariant"
 	"terrace/internal/uring"
 )
 
@@ -496,8 +497,8 @@ func TestLayout(t *testing.T) {
 
 // TestAllocs: once warm, asking, waiting, reading and releasing allocates nothing.
 func TestAllocs(t *testing.T) {
-	if raceOn {
-		t.Skip("the race detector allocates")
+	if raceOn || invariant.On {
+		t.Skip("the race detector and a build that checks itself allocate")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -558,7 +559,7 @@ func TestStress(t *testing.T) {
 			c := newCache(t, m, testExperts(layers, n), 2, Options{Slots: 14, TopK: k, Lookahead: 2, Guesses: 3}, StoreOptions{})
 			defer closeCache(t, c)
 			turns := 20
-			if raceOn || testing.Short() {
+			if raceOn || invariant.On || testing.Short() {
 				turns = 8
 			}
 			var wg sync.WaitGroup

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"terrace/internal/fault"
 	"terrace/internal/host"
 )
 
@@ -372,6 +373,9 @@ func (t *Table) read(r *tableRun, buf []byte) error {
 	buf = buf[:r.pages*tablePage]
 	at := (t.first + r.page) * tablePage
 	n, err := t.o.readAt(t.file, buf, at)
+	if fault.On {
+		n, err = fault.Read(buf, n, err)
+	}
 	t.reads.Add(1)
 	t.bytes.Add(int64(n))
 	if errors.Is(err, io.EOF) || n%host.IOAlign != 0 && errors.Is(err, syscall.EINVAL) { // the file's last block, as in NewPread

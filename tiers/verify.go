@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"terrace/internal/fault"
 	"terrace/internal/host"
 )
 
@@ -178,19 +179,22 @@ func (v *verifier) compare(r *Read) error {
 	if seen.Load() {
 		return nil
 	}
-	start := time.Now()
+	start := fault.Now()
 	for i := range d.Pieces {
 		s := &r.layout.spans[i]
 		if s.length == 0 {
 			continue
 		}
 		b := r.Dst[s.at+s.skip : s.at+s.want()]
+		if fault.On {
+			fault.Wrong(b)
+		}
 		if got, want := sumOf(b), v.sums.Pieces[d.ID.Layer][d.ID.Expert][i]; got != want {
 			return &SumError{File: v.files[d.Pieces[i].Shard].path, ID: d.ID, Piece: pieceNames[i], Offset: d.Pieces[i].Offset, Sum: got, Wanted: want}
 		}
 		v.bytes.Add(int64(len(b)))
 	}
-	v.nanos.Add(time.Since(start).Nanoseconds())
+	v.nanos.Add(fault.Since(start).Nanoseconds())
 	seen.Store(true)
 	return nil
 }

@@ -71,7 +71,7 @@ func read(md *gguf.Metadata) (*fields, error) {
 	}
 	var ok bool
 	if f.model, ok = models[name]; !ok {
-		return nil, fmt.Errorf("%s: tokenizer: %smodel is %q, supported are %s: %w", md.File(), keyPrefix, name,
+		return nil, fmt.Errorf("%s: tokenizer: %smodel is %.80q, supported are %s: %w", md.File(), keyPrefix, name,
 			strings.Join(slices.Sorted(maps.Keys(models)), " "), errors.ErrUnsupported)
 	}
 	if f.model.scored {
@@ -143,7 +143,7 @@ func (f *fields) readPre(md *gguf.Metadata) error {
 	}
 	var ok bool
 	if f.pre, ok = preTokenizers[name]; !ok {
-		return fmt.Errorf("%s: tokenizer: %s is %q, supported are %s: %w", md.File(), key, name,
+		return fmt.Errorf("%s: tokenizer: %s is %.80q, supported are %s: %w", md.File(), key, name,
 			strings.Join(slices.Sorted(maps.Keys(preTokenizers)), " "), errors.ErrUnsupported)
 	}
 	return nil
@@ -220,7 +220,7 @@ func (t *Tokenizer) loadTokens(f *fields) error {
 		t.text.blob = append(t.text.blob, s...)
 		t.text.close()
 		if old := t.index.add(int32(i)); old >= 0 {
-			return fmt.Errorf("tokenizer: %stokens has %q twice, as %d and as %d", keyPrefix, s, old, i)
+			return fmt.Errorf("tokenizer: %stokens has %.80q twice, as %d and as %d", keyPrefix, s, old, i)
 		}
 		kind := int64(kindNormal)
 		if f.types != nil {
@@ -229,7 +229,7 @@ func (t *Tokenizer) loadTokens(f *fields) error {
 			kind = kindByte
 		}
 		if kind < 0 || kind >= kindCount {
-			return fmt.Errorf("tokenizer: %stoken_type of token %d (%q) is %d, want 0 to %d", keyPrefix, i, s, kind, kindCount-1)
+			return fmt.Errorf("tokenizer: %stoken_type of token %d (%.80q) is %d, want 0 to %d", keyPrefix, i, s, kind, kindCount-1)
 		}
 		t.kind[i] = byte(kind)
 		if kind == kindControl || kind == kindUnknown {

@@ -23,7 +23,7 @@ func (t *Tokenizer) spellPieces() error {
 		case kind == kindByte:
 			b, ok := parseByte(text)
 			if !ok {
-				return fmt.Errorf("tokenizer: %stokens has %q as byte token %d, want a text from <0x00> to <0xFF>", keyPrefix, text, id)
+				return fmt.Errorf("tokenizer: %stokens has %.80q as byte token %d, want a text from <0x00> to <0xFF>", keyPrefix, text, id)
 			}
 			t.piece.blob = append(t.piece.blob, b)
 		default:
@@ -151,7 +151,7 @@ func (t *Tokenizer) loadMerges(f *fields) error {
 				k = strings.IndexByte(s[1:], ' ') + 1
 			}
 			if k == 0 || k == len(s)-1 {
-				return fmt.Errorf("tokenizer: %smerges has %q as entry %d, want two parts with a space between", keyPrefix, s, i)
+				return fmt.Errorf("tokenizer: %smerges has %.80q as entry %d, want two parts with a space between", keyPrefix, s, i)
 			}
 			joined = append(append(joined[:0], s[:k]...), s[k+1:]...)
 			joinsMarks = joinsMarks || t.spaced && joinsWords(joined)
@@ -256,7 +256,7 @@ func (t *Tokenizer) loadScores(f *fields, unknown int32) error {
 	for id := range int32(t.text.len()) {
 		score := f.scores[id]
 		if math.IsNaN(score) {
-			return fmt.Errorf("tokenizer: %sscores of token %d (%q) is not a number", keyPrefix, id, t.text.at(id))
+			return fmt.Errorf("tokenizer: %sscores of token %d (%.80q) is not a number", keyPrefix, id, t.text.at(id))
 		}
 		m.order[id] = noOrder
 		if t.mergeable(id) {

@@ -84,6 +84,7 @@ func (t *Tokenizer) assignRoles(f *fields) int32 {
 		return -1
 	}
 	t.bos, t.eos, t.eot = role("bos"), role("eos"), role("eot")
+	t.fim = FIM{role("fim_pre"), role("fim_suf"), role("fim_mid"), role("fim_rep"), role("fim_sep")}
 	t.addBOS = f.pre.addBOS
 	if f.addBOS != nil {
 		t.addBOS = *f.addBOS

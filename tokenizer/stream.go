@@ -8,7 +8,8 @@ import "unicode/utf8"
 type Stream struct {
 	t       *Tokenizer
 	special bool
-	opening bool // the next id begins a sequence
+	show    map[int32]bool // control tokens that give their text all the same
+	opening bool           // the next id begins a sequence
 	out     []byte
 	held    [utf8.UTFMax]byte // a sound beginning of a character
 	nHeld   int
@@ -28,10 +29,17 @@ func (s *Stream) Open() *Stream {
 	return s
 }
 
+// Show makes some control tokens give their text, for whoever reads an answer by its marks, and returns s. The map must not
+// change afterwards.
+func (s *Stream) Show(ids map[int32]bool) *Stream {
+	s.show = ids
+	return s
+}
+
 // Push returns the text that id completes, often nothing. The bytes are valid until the next call.
 func (s *Stream) Push(id int32) []byte {
 	s.out = s.out[:0]
-	p := s.t.bytes(id, s.special)
+	p := s.t.bytes(id, s.special || s.show[id])
 	if s.opening {
 		p = s.t.first(p)
 		s.opening = false

@@ -40,6 +40,7 @@ type Tokenizer struct {
 	bos      int32
 	eos      int32
 	eot      int32
+	fim      FIM
 	addBOS   bool
 	addEOS   bool
 	eog      map[int32]bool
@@ -76,6 +77,15 @@ func (t *Tokenizer) EOS() int32 { return t.eos }
 
 // EOT is the id that ends a turn, -1 if there is none. A file that does not name it gets it by its text.
 func (t *Tokenizer) EOT() int32 { return t.eot }
+
+// FIM are the tokens by which a text with a gap is told to a model; -1 where the vocabulary has none.
+type FIM struct {
+	Prefix, Suffix, Middle int32
+	Repo, File             int32 // before the name of a repository, and of a file
+}
+
+// FIM is the vocabulary's tokens for filling a gap.
+func (t *Tokenizer) FIM() FIM { return t.fim }
 
 // AddBOS reports whether a sequence begins with BOS when special tokens are added.
 func (t *Tokenizer) AddBOS() bool { return t.addBOS }

@@ -16,9 +16,9 @@ import (
 func benchCommand(e env) *cli.Command {
 	return &cli.Command{
 		Name:  "bench",
-		Usage: "measure: decode, prefill, disk, memory, peer, cache, predictor, kernels; synth makes a file to measure with",
+		Usage: "measure: decode, prefill, disk, memory, peer, parallel, load, cache, predictor, kernels, plan; synth makes a file to measure with",
 		Subcommands: []*cli.Command{speedCommand(e, "decode", "tokens a second of single decode steps, beside the machine's bound", 0, 64),
-			speedCommand(e, "prefill", "tokens a second of a prompt", 512, 0), diskCommand(e), memoryCommand(e), peerCommand(e), cacheCommand(e), kernelsCommand(e), synthCommand(e), {
+			speedCommand(e, "prefill", "tokens a second of a prompt", 512, 0), diskCommand(e), memoryCommand(e), peerCommand(e), parallelCommand(e), loadCommand(e), cacheCommand(e), kernelsCommand(e), synthCommand(e), benchPlanCommand(e), {
 				Name:  "predictor",
 				Usage: "how many experts are guessed right, one and two layers ahead, over a routing trace's tokens",
 				Flags: append(modelFlags(),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -13,9 +14,12 @@ import (
 func calibrateCommand(e env) *cli.Command {
 	return &cli.Command{
 		Name:  "calibrate",
-		Usage: "with --predictor: fit the predictor of experts to your texts and keep it, if it guesses better, beside the heat profile",
+		Usage: "measure this machine for plans: memory, kernels, the disk, what the engine adds (20 to 60 s); with --predictor or --reuse: what a model can be measured for",
 		Flags: append(modelFlags(),
-			&cli.BoolFlag{Name: "predictor", Usage: "fit the predictor"},
+			&cli.StringFlag{Name: "dir", Usage: "folder on the disk to be measured, `DIR`: a file of some 900 MB is made there and removed (default: the model's, where -m or TERRACE_MODEL names one, else the cache's)"},
+			&cli.DurationFlag{Name: "disk-time", Value: 8 * time.Second, Usage: "measure the disk for `TIME`"},
+			&cli.BoolFlag{Name: "predictor", Usage: "fit the predictor of experts to your texts and keep it, if it guesses better, beside the heat profile"},
+			&cli.BoolFlag{Name: "reuse", Usage: "measure how the model uses its experts again, from which plans tell hit rates"},
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "text or .jsonl `FILE` like what the model will read and write (default: texts that the model writes now, which takes longer)"},
 			&cli.IntFlag{Name: "tokens", Usage: "use `N` tokens at most (0: 32768 of a file, 8192 that the model writes)"},
 			&cli.Uint64Flag{Name: "seed", Usage: "of what the model writes", Value: 1},
@@ -28,8 +32,13 @@ func runCalibrate(c *cli.Context, e env) error {
 	if c.NArg() > 0 {
 		return usagef("unexpected argument %q", c.Args().First())
 	}
-	if !c.Bool("predictor") {
-		return usagef("say what is to be calibrated: --predictor (the disk is measured by the first run of a large model)")
+	switch {
+	case c.Bool("predictor") && c.Bool("reuse"):
+		return usagef("--predictor and --reuse are measured one after the other: give one")
+	case c.Bool("reuse"):
+		return runReuse(c, e)
+	case !c.Bool("predictor"):
+		return runRates(c, e)
 	}
 	if n := c.Int("tokens"); n < 0 {
 		return usagef("--tokens is %d, want at least 0", n)

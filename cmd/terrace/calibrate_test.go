@@ -11,7 +11,7 @@ func TestCalibrateUsage(t *testing.T) {
 		want string
 		args []string
 	}{
-		{exitUsage, "--predictor", nil},
+		{exitFailure, "no cache folder", nil},
 		{exitUsage, "--tokens is -1", []string{"--predictor", "--tokens", "-1"}},
 		{exitFailure, "no cache folder", []string{"--predictor"}},
 	} {

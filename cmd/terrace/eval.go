@@ -20,7 +20,7 @@ func evalCommand(e env) *cli.Command {
 	fileFlag := &cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "text or .jsonl `FILE`"}
 	return &cli.Command{
 		Name:  "eval",
-		Usage: "measure what a model says: logits, ppl, qa, tokens",
+		Usage: "measure what a model says: logits, ppl, qa, tokens, kld",
 		Subcommands: []*cli.Command{
 			{
 				Name:  "logits",
@@ -42,6 +42,14 @@ func evalCommand(e env) *cli.Command {
 				Usage:  `share of questions answered with the expected words (greedy, chat template); lines {"question", "expect"}`,
 				Flags:  append(modelFlags(), jsonFlag, fileFlag, &cli.IntFlag{Name: "predict", Aliases: []string{"n"}, Value: 128, Usage: "tokens per answer at most"}),
 				Action: func(c *cli.Context) error { return runEvalQA(c, e) },
+			},
+			{
+				Name:  "kld",
+				Usage: `how far a model's answers are from those of another with the same vocabulary, its original usually: mean Kullback-Leibler divergence over a text, cut as ppl does`,
+				Flags: append(modelFlags(), jsonFlag, fileFlag,
+					&cli.StringFlag{Name: "ref", Usage: "the model compared with, a GGUF `FILE`"},
+					&cli.IntFlag{Name: "tokens", Usage: "compare `N` positions at most (0: all)"}),
+				Action: func(c *cli.Context) error { return runEvalKLD(c, e) },
 			},
 			{
 				Name:  "tokens",

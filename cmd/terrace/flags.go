@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,7 +13,7 @@ import (
 
 	"terrace/compute"
 	"terrace/engine"
-	"terrace/vulkan"
+	"terrace/sample"
 )
 
 // demoModel is the trained model that comes with a checkout.
@@ -40,11 +41,11 @@ func parseSize(s string) (int64, error) {
 
 // modelFlags are the flags of every command that loads a model.
 func modelFlags() []cli.Flag {
-	return []cli.Flag{
+	return append([]cli.Flag{
 		&cli.StringFlag{Name: "model", Aliases: []string{"m"}, Usage: "GGUF `FILE`, any part of a split one (default: $TERRACE_MODEL, else the demo model of the checkout)"},
 		&cli.IntFlag{Name: "ctx-size", Aliases: []string{"c"}, Usage: "context, `N` positions (0: the smaller of the model's and 4096)"},
 		&cli.IntFlag{Name: "threads", Aliases: []string{"t"}, Usage: "compute threads (0: physical cores)"},
-		&cli.IntFlag{Name: "batch-size", Aliases: []string{"b"}, Usage: "prompt tokens per pass (0: 512)"},
+		&cli.IntFlag{Name: "batch-size", Aliases: []string{"b"}, Usage: "prompt tokens per pass (0: 512, and up to 2048 where experts are read and the budget has room)"},
 		&cli.StringFlag{Name: "cache-type-k", Aliases: []string{"ctk"}, Value: "f16", Usage: "element `TYPE` of cached keys: f32, f16, q8_0 or q4_0"},
 		&cli.StringFlag{Name: "cache-type-v", Aliases: []string{"ctv"}, Value: "f16", Usage: "element `TYPE` of cached values: f32, f16, q8_0 or q4_0"},
 		&cli.StringFlag{Name: "ram", Value: "auto", Usage: "all memory the process may hold, experts included: `SIZE` or auto"},
@@ -55,7 +56,10 @@ func modelFlags() []cli.Flag {
 		&cli.StringFlag{Name: "store", Value: "auto", Usage: "how experts are read: auto, uring, pread or mmap"},
 		&cli.StringFlag{Name: "dense", Value: "ram", Usage: "dense weights: ram (read at the start) or mmap (left to the page cache, for machines where they do not fit; slower)"},
 		&cli.StringFlag{Name: "mirror", Usage: "second copy of the model on another disk, `PATH` of the file or its folder, whole or in part: shares the reads"},
-		&cli.StringFlag{Name: "backend", Value: "auto", Usage: "where dense layers run: auto, cpu or vulkan"},
+		&cli.StringFlag{Name: "backend", Value: "auto", Usage: "what computes: auto (a discrete GPU if there is one, else the CPU), cpu or vulkan"},
+		&cli.IntFlag{Name: "device", Usage: "GPU, `N` of those in the order of terrace doctor (0: the best)"},
+		&cli.StringFlag{Name: "vram", Value: "auto", Usage: "GPU memory that may be taken: `SIZE` or auto"},
+		&cli.StringFlag{Name: "gpu-layers", Aliases: []string{"ngl", "n-gpu-layers"}, Value: "auto", Usage: "the last `N` layers are on the GPU, the others on the CPU: auto (as many as its memory holds), all or a number"},
 		&cli.StringFlag{Name: "rope-scaling", Usage: "`HOW` positions are scaled for a longer context: none, linear or yarn (default: as the file says)"},
 		&cli.Float64Flag{Name: "rope-scale", Usage: "extend the context `N` times (default: as the file says)"},
 		&cli.Float64Flag{Name: "rope-freq-base", Usage: "base of the rotation, `N` (default: as the file says)"},
@@ -67,11 +71,32 @@ func modelFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "yarn-beta-fast", Value: -1, Usage: "YaRN: turns from which on a pair is left alone, `N` (-1: as the file says, else 32)"},
 		&cli.BoolFlag{Name: "exact", Usage: "float32 activations and KV cache (slow; for comparisons)"},
 		&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log what is decided while loading"},
+	}, repoFlags()...)
+}
+
+// samplingFlags are the settings of sampling; samplerParams reads them.
+func samplingFlags() []cli.Flag {
+	def := sample.Defaults(1)
+	return []cli.Flag{
+		&cli.Float64Flag{Name: "temp", Aliases: []string{"temperature"}, Value: decimal(def.Temp), Usage: "temperature; 0 is greedy"},
+		&cli.IntFlag{Name: "top-k", Value: def.TopK, Usage: "keep the k likeliest tokens (0: all)"},
+		&cli.Float64Flag{Name: "top-p", Value: decimal(def.TopP), Usage: "keep the likeliest tokens up to this mass (1: all)"},
+		&cli.Float64Flag{Name: "min-p", Value: decimal(def.MinP), Usage: "drop tokens below this share of the likeliest (0: none)"},
+		&cli.Float64Flag{Name: "repeat-penalty", Value: decimal(def.RepeatPenalty), Usage: "penalise repeated tokens (1: off)"},
+		&cli.IntFlag{Name: "repeat-last-n", Value: def.RepeatLastN, Usage: "tokens looked back at for repeats (0: off, -1: the context)"},
+		&cli.Float64Flag{Name: "presence-penalty", Usage: "penalise tokens seen (0: off)"},
+		&cli.Float64Flag{Name: "frequency-penalty", Usage: "penalise tokens by how often seen (0: off)"},
+		&cli.Int64Flag{Name: "seed", Aliases: []string{"s"}, Value: -1, Usage: "seed of the draws (-1: a new one)"},
+		&cli.BoolFlag{Name: "ignore-eos", Usage: "never sample an end token"},
+		&cli.BoolFlag{Name: "stop-loops", Usage: "end an answer that repeats the same tokens over and over; without it that is a warning"},
 	}
 }
 
 // modelPath is the model a command means: the flag, the environment, or the checkout's demo model.
 func modelPath(c *cli.Context, e env) (string, error) {
+	if c.String("hf-repo") != "" {
+		return repoPath(c, e)
+	}
 	if m := c.String("model"); m != "" {
 		return m, nil
 	}
@@ -153,21 +178,58 @@ func engineOptions(c *cli.Context, e env) (engine.Options, error) {
 	o.Predictor, o.Refine = c.String("predictor-kind"), c.Bool("refine")
 	if dir := cacheDir(e); dir != "" {
 		o.Profile, o.PredictorDir = filepath.Join(dir, "machine.json"), dir
+		o.PipelineCache = filepath.Join(dir, "pipelines.bin")
 	}
 	if c.IsSet("mirror") && o.Mirror == "" {
 		return o, usagef("--mirror is empty, want a path")
 	}
-	switch s := c.String("backend"); s {
-	case "auto", "cpu":
-	case "vulkan":
-		return o, fmt.Errorf("--backend vulkan: %w; auto and cpu run on the CPU", vulkan.ErrUnavailable)
+	o.Backend, o.Device = c.String("backend"), c.Int("device")
+	switch o.Backend {
+	case "auto", "cpu", "vulkan":
 	default:
-		return o, usagef("--backend is %q, want auto, cpu or vulkan", s)
+		return o, usagef("--backend is %q, want auto, cpu or vulkan", o.Backend)
 	}
+	if o.Device < 0 {
+		return o, usagef("--device is %d, want at least 0", o.Device)
+	}
+	if s := c.String("vram"); s != "auto" {
+		if o.VRAM, err = parseSize(s); err != nil {
+			return o, usagef("--vram: %w", err)
+		}
+		if o.VRAM == 0 {
+			return o, usagef("--vram is 0, want a size or auto")
+		}
+	}
+	if o.GPULayers, err = gpuLayers(c.String("gpu-layers")); err != nil {
+		return o, err
+	}
+	o.Log = logger(c, e)
+	return o, nil
+}
+
+// gpuLayers reads --gpu-layers. Below 0 is auto, as for llama-server.
+func gpuLayers(s string) (int, error) {
+	switch s {
+	case "auto", "":
+		return 0, nil
+	case "all":
+		return math.MaxInt32, nil
+	}
+	n, err := strconv.Atoi(s)
+	switch {
+	case err != nil || n > math.MaxInt32:
+		return 0, usagef("--gpu-layers is %q, want auto, all or a number", s)
+	case n == 0:
+		return engine.GPULayersNone, nil
+	}
+	return max(n, 0), nil
+}
+
+// logger tells warnings, and with --verbose what is decided.
+func logger(c *cli.Context, e env) *slog.Logger {
 	level := slog.LevelWarn
 	if c.Bool("verbose") {
 		level = slog.LevelInfo
 	}
-	o.Log = slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: level}))
-	return o, nil
+	return slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: level}))
 }

@@ -12,10 +12,12 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/urfave/cli/v2"
 
 	"terrace/engine"
+	"terrace/hub"
 	"terrace/internal/host"
 )
 
@@ -40,7 +42,11 @@ type env struct {
 	out, err io.Writer
 	getenv   func(string) string
 	terminal bool // in is one: somebody types there
+	colour   bool // out is one that shows colours
 	notice   *string
+
+	interrupts *interrupts // nil: nobody hands them over
+	tty        *tty        // the streams as they are; run fills it
 }
 
 // tell prints what modelPath had to say, once nothing went wrong with the model: an error stays a single line.
@@ -52,11 +58,21 @@ func (e env) tell() {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once, whatever it is in
-	code := run(ctx, os.Args, env{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv})
-	stop()
-	os.Exit(code)
+	ctx, cancel := context.WithCancel(context.Background())
+	taken := new(interrupts)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		for s := range signals {
+			if s == os.Interrupt && taken.came() {
+				continue
+			}
+			signal.Stop(signals) // a second signal ends the process at once, whatever it is in
+			cancel()
+			return
+		}
+	}()
+	os.Exit(run(ctx, os.Args, env{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, interrupts: taken}))
 }
 
 // run executes the command line and returns the exit code. An error is one line on e.err.
@@ -67,8 +83,12 @@ func run(ctx context.Context, args []string, e env) (code int) {
 			code = exitFailure
 		}
 	}()
+	if f, ok := e.out.(*os.File); ok && e.getenv("NO_COLOR") == "" && e.getenv("TERM") != "dumb" {
+		e.colour = host.IsTerminal(f)
+	}
+	e.tty = &tty{in: e.in, out: e.out, err: &diverter{w: e.err}}
 	out := &watched{w: e.out}
-	e.out = out
+	e.out, e.err = out, e.tty.err
 	if f, ok := e.in.(*os.File); ok {
 		e.terminal = host.IsTerminal(f)
 	}
@@ -88,7 +108,7 @@ func run(ctx context.Context, args []string, e env) (code int) {
 	fmt.Fprintf(e.err, "terrace: %s\n", oneLine(err.Error()))
 	var u usageError
 	switch {
-	case errors.As(err, &u), errors.Is(err, engine.ErrUsage):
+	case errors.As(err, &u), errors.Is(err, engine.ErrUsage), errors.Is(err, hub.ErrName):
 		return exitUsage
 	case errors.Is(err, engine.ErrDoesNotFit):
 		return exitNoFit
@@ -101,7 +121,6 @@ var version = "(development)"
 
 // known are flags of llama.cpp's and Ollama's that Terrace has no use for, and what to do instead.
 var known = map[string]string{
-	"ngl": "there is no GPU backend yet: leave it out", "gpu-layers": "there is no GPU backend yet: leave it out", "n-gpu-layers": "there is no GPU backend yet: leave it out",
 	"fa": "attention has one form: leave it out", "flash-attn": "attention has one form: leave it out",
 	"no-mmap": "experts are read as --store says, dense weights stay in RAM", "mlock": "dense weights stay in RAM: leave it out",
 	"cpu-moe": "experts are on the CPU: leave it out", "n-cpu-moe": "experts are on the CPU: leave it out", "ncmoe": "experts are on the CPU: leave it out",
@@ -126,7 +145,9 @@ func flagError(c *cli.Context, err error) error {
 }
 
 func newApp(e env) *cli.App {
-	app := &cli.App{
+	var app *cli.App
+	this := func() *cli.App { return app }
+	app = &cli.App{
 		Name:      "terrace",
 		Usage:     "run Mixture-of-Experts models larger than memory, straight from their GGUF file",
 		Writer:    e.out,
@@ -134,11 +155,18 @@ func newApp(e env) *cli.App {
 		Reader:    e.in,
 		Commands: []*cli.Command{
 			runCommand(e),
+			chatCommand(e),
+			planCommand(e),
+			pullCommand(e),
+			serveCommand(e),
 			inspectCommand(e),
 			evalCommand(e),
 			benchCommand(e),
 			heatCommand(e),
 			calibrateCommand(e),
+			doctorCommand(e),
+			completionCommand(e, this),
+			manCommand(e, this),
 		},
 		Version:                version,
 		ExitErrHandler:         func(*cli.Context, error) {},
@@ -169,6 +197,7 @@ func newApp(e env) *cli.App {
 		}
 	}
 	walk(app.Commands)
+	explain(app, e)
 	return app
 }
 
@@ -198,7 +227,7 @@ func reorder(app *cli.App, args []string) []string {
 	if cmd == nil {
 		return args
 	}
-	isBool := map[string]bool{"help": true, "h": true}
+	isBool := map[string]bool{"help": true, "h": true, "help-all": true}
 	for _, f := range cmd.Flags {
 		if _, ok := f.(*cli.BoolFlag); ok {
 			for _, n := range f.Names() {
@@ -219,7 +248,7 @@ func reorder(app *cli.App, args []string) []string {
 			continue
 		}
 		name := strings.TrimLeft(a, "-")
-		if name == "help" || name == "h" {
+		if name == "help" || name == "h" || name == "help-all" {
 			return append(append([]string{}, args[:head]...), a)
 		}
 		flags = append(flags, a)

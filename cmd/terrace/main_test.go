@@ -153,7 +153,7 @@ func TestBadInput(t *testing.T) {
 		{"bad store", "", []string{"run", "-m", llama, "--store", "tape", "hi"}, 2, []string{"tape"}},
 		{"bad cache type", "", []string{"run", "-m", llama, "-ctk", "q9", "hi"}, 2, []string{"q9"}},
 		{"bad top-p", "", []string{"run", "-m", llama, "--top-p", "1.5", "hi"}, 2, []string{"1.5"}},
-		{"no vulkan", "", []string{"run", "-m", llama, "--backend", "vulkan", "hi"}, 1, []string{"vulkan"}},
+		{"no vulkan", "", []string{"run", "-m", llama, "--backend", "vulkan", "--device", "99", "hi"}, 1, []string{"vulkan"}},
 		{"unknown flag", "", []string{"run", "-m", llama, "--frobnicate", "hi"}, 2, []string{"frobnicate"}},
 		{"unknown command", "", []string{"frobnicate"}, 2, []string{"frobnicate"}},
 		{"unknown kind", "", []string{"eval", "frobnicate"}, 2, []string{"frobnicate"}},

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -21,34 +20,30 @@ import (
 )
 
 func runCommand(e env) *cli.Command {
-	def := sample.Defaults(1)
 	return &cli.Command{
 		Name:      "run",
 		Usage:     "answer one prompt, streamed; without PROMPT (or with -) it is read from standard input, on a terminal it is a chat",
 		ArgsUsage: "[PROMPT]",
-		Flags: append(modelFlags(), heatFlag(),
-			&cli.BoolFlag{Name: "verify", Usage: "compare the first read of each expert with its checksum (terrace inspect --checksum makes them)"},
+		Flags: append(append(append(append(modelFlags(), samplingFlags()...), chatFlags()...), answerFlags()...),
 			&cli.StringFlag{Name: "prompt", Aliases: []string{"p"}, Usage: "the prompt, instead of the argument"},
-			&cli.StringFlag{Name: "system-prompt", Aliases: []string{"sys"}, Usage: "system message"},
-			&cli.IntFlag{Name: "predict", Aliases: []string{"n", "n-predict"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
-			&cli.Float64Flag{Name: "temp", Aliases: []string{"temperature"}, Value: decimal(def.Temp), Usage: "temperature; 0 is greedy"},
-			&cli.IntFlag{Name: "top-k", Value: def.TopK, Usage: "keep the k likeliest tokens (0: all)"},
-			&cli.Float64Flag{Name: "top-p", Value: decimal(def.TopP), Usage: "keep the likeliest tokens up to this mass (1: all)"},
-			&cli.Float64Flag{Name: "min-p", Value: decimal(def.MinP), Usage: "drop tokens below this share of the likeliest (0: none)"},
-			&cli.Float64Flag{Name: "repeat-penalty", Value: decimal(def.RepeatPenalty), Usage: "penalise repeated tokens (1: off)"},
-			&cli.IntFlag{Name: "repeat-last-n", Value: def.RepeatLastN, Usage: "tokens looked back at for repeats (0: off, -1: the context)"},
-			&cli.Float64Flag{Name: "presence-penalty", Usage: "penalise tokens seen (0: off)"},
-			&cli.Float64Flag{Name: "frequency-penalty", Usage: "penalise tokens by how often seen (0: off)"},
-			&cli.Int64Flag{Name: "seed", Aliases: []string{"s"}, Value: -1, Usage: "seed of the draws (-1: a new one)"},
-			&cli.BoolFlag{Name: "ignore-eos", Usage: "never sample an end token"},
 			&cli.BoolFlag{Name: "raw", Usage: "no chat template: the prompt is continued as it is, and spellings of special tokens in it are these tokens"},
-			&cli.BoolFlag{Name: "no-think", Usage: "ask the template for no thinking"},
-			&cli.StringFlag{Name: "trace", Usage: "record the routing of every token, and the guesses made for it, to `FILE` (.jsonl, .jsonl.gz), for bench cache and bench predictor"},
-			&cli.StringFlag{Name: "stats", Value: "off", Usage: "what was done, on standard error: off, text or json"},
-			&cli.StringFlag{Name: "stats-file", Usage: "write the statistics to `FILE` instead"},
-			&cli.BoolFlag{Name: "hash-logits", Usage: "SHA-256 over the logits of every generated position, in the statistics or, without them, on standard error"},
 		),
 		Action: func(c *cli.Context) error { return runRun(c.Context, c, e) },
+	}
+}
+
+// answerFlags are those of commands that answer a person.
+func answerFlags() []cli.Flag {
+	return []cli.Flag{
+		heatFlag(),
+		&cli.BoolFlag{Name: "verify", Usage: "compare the first read of each expert with its checksum (terrace inspect --checksum makes them)"},
+		&cli.StringFlag{Name: "system-prompt", Aliases: []string{"sys"}, Usage: "system message"},
+		&cli.IntFlag{Name: "predict", Aliases: []string{"n", "n-predict"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
+		&cli.BoolFlag{Name: "no-think", Usage: "ask the template for no thinking"},
+		&cli.StringFlag{Name: "trace", Usage: "record the routing of every token, and the guesses made for it, to `FILE` (.jsonl, .jsonl.gz), for bench cache and bench predictor"},
+		&cli.StringFlag{Name: "stats", Value: "off", Usage: "what was done, on standard error: off, text or json"},
+		&cli.StringFlag{Name: "stats-file", Usage: "write the statistics to `FILE` instead"},
+		&cli.BoolFlag{Name: "hash-logits", Usage: "SHA-256 over the logits of every generated position, in the statistics or, without them, on standard error"},
 	}
 }
 
@@ -118,7 +113,22 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 		}()
 		o.GuessAlways = true
 	}
+	var cache engine.PromptCacheOptions
+	if chatting {
+		if c.Bool("raw") {
+			return usagef("--raw needs a prompt: a conversation needs the chat template")
+		}
+		if cache, err = cacheOptions(c, e, &o); err != nil {
+			return err
+		}
+		o.SlotFiles = true
+	} else if name := setOf(c, chatFlags()); name != "" {
+		return usagef("--%s is for conversations, and there is a prompt: terrace chat", name)
+	}
+	view := newLoadView(e)
+	o.Progress = view.progress
 	eng, err := engine.Open(o)
+	view.end()
 	if err != nil {
 		return err
 	}
@@ -140,7 +150,7 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 	p.Vocab, p.EOG = eng.Model().Config().Vocab, eng.Tokenizer().EOG()
 	r := &runner{c: c, e: e, eng: eng, s: s, params: p, stats: stats, statsTo: statsTo}
 	if chatting {
-		return r.chat(ctx)
+		return r.chat(ctx, cache)
 	}
 	if more {
 		if prompt, err = readRest(prompt, e, eng); err != nil {
@@ -150,13 +160,25 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 			return usagef("the prompt is empty: it has line ends only")
 		}
 	}
-	return r.answer(ctx, []chat.Message{userMessage(prompt)}, prompt, nil)
+	return r.answer(ctx, []chat.Message{userMessage(prompt)}, prompt)
+}
+
+// setOf is the name of the first of some flags that was given, "" if none was.
+func setOf(c *cli.Context, flags []cli.Flag) string {
+	for _, f := range flags {
+		if name := f.Names()[0]; c.IsSet(name) {
+			return name
+		}
+	}
+	return ""
 }
 
 // readPrompt takes the prompt from the flag, the arguments or standard input. chatting says that standard input is a
 // terminal and nothing was given; more, that prompt is only what readPrompt reads of standard input, and readRest goes on.
 func readPrompt(c *cli.Context, e env) (prompt string, chatting, more bool, err error) {
 	switch {
+	case c.Command.Name == "chat":
+		return "", true, false, nil
 	case c.IsSet("prompt") && c.NArg() > 0:
 		return "", false, false, usagef("the prompt is given twice: by --prompt and as an argument")
 	case c.IsSet("prompt"):
@@ -231,9 +253,8 @@ type runner struct {
 	statsTo io.Writer // standard error or the file
 }
 
-// answer renders the conversation, streams the reply to standard output and prints the statistics. reply, if not nil, gets
-// the text.
-func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string, reply *strings.Builder) error {
+// answer renders the conversation, streams the reply to standard output and prints the statistics.
+func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string) error {
 	prompt, err := r.tokens(msgs, raw)
 	if err != nil {
 		return err
@@ -247,11 +268,8 @@ func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string, re
 	}
 	w := bufio.NewWriter(r.e.out)
 	res, err := r.s.Generate(ctx, engine.Request{
-		Prompt: prompt, Max: max(0, r.c.Int("predict")), Sampler: sm, HashLogits: r.c.Bool("hash-logits"),
+		Prompt: prompt, Max: max(0, r.c.Int("predict")), Sampler: sm, HashLogits: r.c.Bool("hash-logits"), StopLoops: r.c.Bool("stop-loops"),
 		Emit: func(text []byte) error {
-			if reply != nil {
-				reply.Write(text)
-			}
 			if _, err := w.Write(text); err != nil {
 				return fmt.Errorf("standard output: %w", err)
 			}
@@ -264,10 +282,12 @@ func (r *runner) answer(ctx context.Context, msgs []chat.Message, raw string, re
 	if err != nil {
 		return err
 	}
-	if n := r.eng.Options().Context; res.Finish == engine.FinishLength && r.s.Pos() >= n {
+	if l := res.Stats.Loop; l != nil && res.Finish == engine.FinishLength && r.c.Bool("stop-loops") {
+		fmt.Fprintf(r.e.err, "terrace: the answer repeats %d tokens over and over from its token %d on and is ended (--stop-loops)\n", l.Period, l.At)
+	} else if n := r.eng.Options().Context; res.Finish == engine.FinishLength && r.s.Pos() >= n {
 		fmt.Fprintf(r.e.err, "terrace: the context of %d tokens is full and the answer is cut; -c N makes it larger\n", n)
 	}
-	return r.printStats(&res.Stats)
+	return r.printStats(r.statsTo, &res.Stats)
 }
 
 // tokens makes the prompt's tokens: the conversation by the model's template, or with --raw the text as it is.
@@ -286,44 +306,6 @@ func (r *runner) tokens(msgs []chat.Message, raw string) ([]int32, error) {
 	return r.eng.Chat(conv)
 }
 
-// chat reads a line at a time and answers it, the conversation so far in front.
-func (r *runner) chat(ctx context.Context) error {
-	if r.c.Bool("raw") {
-		return usagef("--raw needs a prompt: a conversation needs the chat template")
-	}
-	in := bufio.NewScanner(r.e.in)
-	in.Buffer(nil, maxPrompt)
-	var msgs []chat.Message
-	fmt.Fprintf(r.e.err, "%s, context of %d tokens. /clear forgets the conversation, /bye or Ctrl-D leaves.\n", filepath.Base(r.eng.Options().Path), r.eng.Options().Context)
-	for {
-		fmt.Fprint(r.e.err, "> ")
-		if !in.Scan() {
-			fmt.Fprintln(r.e.err)
-			return in.Err()
-		}
-		line := strings.TrimSpace(in.Text())
-		switch line {
-		case "":
-			continue
-		case "/bye", "/exit":
-			return nil
-		case "/clear":
-			msgs = nil
-			continue
-		}
-		msgs = append(msgs, userMessage(line))
-		var reply strings.Builder
-		if err := r.answer(ctx, msgs, line, &reply); errors.Is(err, engine.ErrPrompt) {
-			msgs = msgs[:len(msgs)-1]
-			fmt.Fprintf(r.e.err, "terrace: %s; /clear starts anew, -c N makes the context larger\n", oneLine(err.Error()))
-			continue
-		} else if err != nil {
-			return err
-		}
-		msgs = append(msgs, chat.Message{Role: "assistant", Content: reply.String()})
-	}
-}
-
 // openStats opens the file that statistics are added to. undo removes it again if it was not there before.
 func openStats(path string) (f *os.File, undo func(), err error) {
 	_, err = os.Stat(path)
@@ -339,16 +321,16 @@ func openStats(path string) (f *os.File, undo func(), err error) {
 }
 
 // printStats writes the statistics where they were asked for. A hash that was asked for alone is printed alone.
-func (r *runner) printStats(st *engine.Stats) error {
+func (r *runner) printStats(to io.Writer, st *engine.Stats) error {
 	if r.stats == "off" {
 		if st.LogitsSHA256 != "" {
-			fmt.Fprintf(r.e.err, "logits    sha256 %s\n", st.LogitsSHA256)
+			fmt.Fprintf(to, "logits    sha256 %s\n", st.LogitsSHA256)
 		}
 		return nil
 	}
 	r.s.Bound(st)
 	if r.stats == "json" {
-		return json.NewEncoder(r.statsTo).Encode(st)
+		return json.NewEncoder(to).Encode(st)
 	}
-	return statsText(r.statsTo, st)
+	return statsText(to, st)
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
+	"text/tabwriter"
 
 	"terrace/engine"
 )
@@ -49,7 +51,7 @@ func finishText(f engine.Finish) string {
 
 // spare names what the budget leaves unused.
 func spare(st *engine.Stats) string {
-	n := st.RAMBudget - st.DenseBytes - st.KVBytes - st.TableBytes - st.WorkBytes - st.RuntimeBytes - st.ExpertBytes
+	n := st.RAMBudget - st.DenseBytes - st.KVBytes - st.TableBytes - st.WorkBytes - st.CacheBytes - st.RuntimeBytes - st.ExpertBytes
 	if n <= 0 {
 		return ""
 	}
@@ -126,9 +128,36 @@ func statsText(w io.Writer, st *engine.Stats) error {
 		p("limit     %s: by this machine's rates a token needs %.2f ms of disk, %.2f ms of memory reads, %.2f ms of arithmetic; at best %.1f/s, reached %s",
 			st.Bottleneck, t.DiskMS, t.MemoryMS, t.ComputeMS, st.BoundPerSecond, share(int64(1000*st.Efficiency), 1000))
 	}
+	if l := st.Loop; l != nil {
+		p("loop      %d tokens repeated over %d tokens, from the answer's token %d on", l.Period, l.Tokens, l.At)
+	}
 	if st.LogitsSHA256 != "" {
 		p("logits    sha256 %s", st.LogitsSHA256)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// table is lines of aligned columns, the head first; colour tells a row's colour on a terminal that shows any, "" for none.
+func table(e env, head []string, rows [][]string, colour func(row int) string) string {
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, strings.Join(head, "\t"))
+	for _, r := range rows {
+		fmt.Fprintln(w, strings.Join(r, "\t"))
+	}
+	w.Flush()
+	var b strings.Builder
+	for i, line := range strings.Split(strings.TrimRight(text.String(), "\n"), "\n") {
+		line = strings.TrimRight(line, " ")
+		code := "1"
+		if i > 0 {
+			code = colour(i - 1)
+		}
+		if e.colour && code != "" {
+			line = "\x1b[" + code + "m" + line + "\x1b[0m"
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
 }

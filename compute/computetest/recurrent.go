@@ -1,6 +1,7 @@
 package computetest
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"testing"
@@ -46,6 +47,32 @@ func (s Suite) recur(t *testing.T, what string, l compute.RecurrentLayer, n int,
 		r.Restore(0)
 		equal(t, what+" after Restore", s.read(t, step(r, [2]int{0, 3})), after)
 		r.Free()
+	}
+	// What a step captures on its way is what shorter steps end with.
+	whole, size := s.state(t, l, 0), 0
+	size = int(whole.Shape().Bytes())
+	var at []compute.Capture
+	for _, rows := range []int{5, 1, n - 1, n} {
+		at = append(at, compute.Capture{Rows: rows, Dst: make([]byte, size)})
+	}
+	whole.Capture(at)
+	s.read(t, step(whole, [2]int{0, 2})) // in vain: it has not so many rows
+	equal(t, what+" captured", s.read(t, step(whole, [2]int{0, n})), first)
+	whole.Commit()
+	own := 4 * 5 * 2 // the layer beside it takes no part
+	for _, c := range at {
+		short, want := s.state(t, l, 0), make([]byte, size)
+		s.read(t, step(short, [2]int{0, c.Rows}))
+		short.Commit()
+		short.CopyOut(want)
+		if !bytes.Equal(c.Dst[own:], want[own:]) {
+			t.Errorf("%s: the state captured after %d of %d rows is another than after %d rows", what, c.Rows, n, c.Rows)
+		}
+	}
+	held := bytes.Clone(at[0].Dst)
+	s.read(t, step(whole, [2]int{0, n}))
+	if !bytes.Equal(at[0].Dst, held) {
+		t.Errorf("%s: captured after Commit", what)
 	}
 }
 

@@ -59,6 +59,8 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("Mix", s.mix)
 	t.Run("Streams", s.streams)
 	t.Run("SparseAttention", s.sparse)
+	t.Run("Copies", s.copies)
+	t.Run("Views", s.views)
 	t.Run("OnDone", s.onDone)
 	t.Run("Refuses", s.refuses)
 }

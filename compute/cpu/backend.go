@@ -28,6 +28,9 @@ type Options struct {
 	// heap).
 	Alloc func(n int) ([]byte, error)
 	Free  func(b []byte) error
+	// Release gives back the memory of b, whole pages within a block from Alloc, which may be touched again and is zero then; nil
+	// where that cannot be done.
+	Release func(b []byte) error
 }
 
 // maxThreads bounds Options.Threads: far above any machine, low enough to catch a mistake.
@@ -123,19 +126,22 @@ func (b *Backend) NewWeight(m compute.Matrix) (compute.Weight, error) {
 	return w, nil
 }
 
+// page is the unit in which memory can be given back.
+const page = 4096
+
+// trimmed gives back the whole pages of b from byte n on; b begins anywhere in a block that begins at a page.
+func (b *Backend) trimmed(block []byte, from, to int) bool {
+	lo, hi := (from+page-1)/page*page, to/page*page
+	return lo >= hi || b.opts.Release(block[lo:hi]) == nil
+}
+
 // check says what is wrong with a matrix.
 func (b *Backend) check(m *compute.Matrix) error {
 	if !b.Supports(m.Type) {
 		return fmt.Errorf("cpu: no arithmetic for weights of type %s", m.Type)
 	}
-	if m.In < 1 || m.Out < 1 {
-		return fmt.Errorf("cpu: a weight of %d rows of %d elements", m.Out, m.In)
-	}
-	if bs := m.Type.BlockSize(); m.In%bs != 0 {
-		return fmt.Errorf("cpu: rows of %d elements are no multiple of the block of %s, %d", m.In, m.Type, bs)
-	}
-	if want := m.Type.RowBytes(m.In) * m.Out; len(m.Data) != want {
-		return fmt.Errorf("cpu: %d bytes for %d rows of %d %s elements, want %d", len(m.Data), m.Out, m.In, m.Type, want)
+	if err := m.Check(); err != nil {
+		return fmt.Errorf("cpu: %w", err)
 	}
 	return nil
 }
@@ -146,6 +152,7 @@ type tensor struct {
 	data       []float32 // at least rows*cols
 	rows, room int
 	cols       int
+	of         *tensor // of a view: whose rows it has
 	acts       [kernels.Act256 + 1]kernels.Act
 	valid      [kernels.Act256 + 1]bool
 }
@@ -163,6 +170,9 @@ func (t *tensor) Cols() int { return t.cols }
 
 // SetRows implements compute.Tensor. Rows already there keep their values.
 func (t *tensor) SetRows(n int) {
+	if t.of != nil {
+		panic("cpu: SetRows on a view")
+	}
 	if n < 0 || n > t.room {
 		panic(fmt.Sprintf("cpu: %d rows in a tensor with room for %d", n, t.room))
 	}
@@ -178,7 +188,27 @@ func (t *tensor) SetRows(n int) {
 }
 
 // touch forgets the quantised forms: the values are about to change.
-func (t *tensor) touch() { t.valid = [kernels.Act256 + 1]bool{} }
+func (t *tensor) touch() {
+	t.valid = [kernels.Act256 + 1]bool{}
+	if t.of != nil {
+		t.of.valid = t.valid
+	}
+}
+
+// NewView implements compute.Backend.
+func (b *Backend) NewView() compute.View { return &tensor{} }
+
+// Set implements compute.View.
+func (t *tensor) Set(x compute.Tensor, first, rows int) {
+	of := own(x)
+	if t.room > 0 || of.of != nil {
+		panic("cpu: a view of a view, or a tensor of its own made one")
+	}
+	if first < 0 || rows < 0 || first+rows > of.rows {
+		panic(fmt.Sprintf("cpu: a view of rows %d to %d of %d", first, first+rows, of.rows))
+	}
+	*t = tensor{data: of.data[first*of.cols : (first+rows)*of.cols], rows: rows, cols: of.cols, of: of}
+}
 
 // row is row i.
 func (t *tensor) row(i int) []float32 { return t.data[i*t.cols : (i+1)*t.cols] }
@@ -232,3 +262,10 @@ func rowOf(v, a *kernels.Act, j int) {
 }
 
 func part[T any](s []T, j, n int) []T { return s[j*n : (j+1)*n : (j+1)*n] }
+
+// Floats implements compute.HostRows.
+func (b *Backend) Floats(t compute.Tensor) []float32 {
+	x := own(t)
+	x.touch()
+	return x.all()
+}

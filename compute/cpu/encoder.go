@@ -67,8 +67,8 @@ func (e *encoder) Submit() error {
 
 // OnDone implements compute.Encoder.
 func (e *encoder) OnDone(d compute.Done) {
+	defer d.Done() // where an operation panics, too: it reads no more
 	e.drain()
-	d.Done()
 }
 
 // Read implements compute.Encoder.

@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"fmt"
 	"sync/atomic"
 
 	"terrace/compute"
@@ -43,17 +42,12 @@ func (e *encoder) ExpertFFN(parts compute.Tensor, first int, x *compute.Expert, 
 	t := &e.experts
 	p, src := own(parts), own(in)
 	ff := x.Up.Out
-	e.checkExpert(x, src.cols, ff, p.cols)
+	e.checkExpert(x, src.cols, p.cols)
 	if p == src {
 		panic("cpu: ExpertFFN into its own input")
 	}
-	if first < 0 || first+len(rows) > p.rows {
-		panic(fmt.Sprintf("cpu: ExpertFFN into rows %d to %d of %d", first, first+len(rows), p.rows))
-	}
-	for _, r := range rows {
-		if r < 0 || int(r) >= src.rows {
-			panic(fmt.Sprintf("cpu: ExpertFFN of row %d of %d", r, src.rows))
-		}
+	if err := compute.CheckExpertRows(p.rows, first, src.rows, rows); err != nil {
+		panic("cpu: " + err.Error())
 	}
 	if len(rows) == 0 {
 		return
@@ -76,26 +70,16 @@ func (e *encoder) ExpertFFN(parts compute.Tensor, first int, x *compute.Expert, 
 }
 
 // checkExpert panics where x does not lead from rows of in elements over ff to rows of out.
-func (e *encoder) checkExpert(x *compute.Expert, in, ff, out int) {
-	gated := x.Act != compute.ReLU2
-	if gated && (x.Gate.In != in || x.Gate.Out != ff) || !gated && x.Gate.Out != 0 || x.Up.In != in || x.Down.In != ff || x.Down.Out != out {
-		panic(fmt.Sprintf("cpu: an expert of gate %d x %d, up %d x %d, down %d x %d between rows of %d and %d, function %d", x.Gate.Out, x.Gate.In,
-			x.Up.Out, x.Up.In, x.Down.Out, x.Down.In, in, out, x.Act))
+func (e *encoder) checkExpert(x *compute.Expert, in, out int) {
+	if err := x.Check(in, out); err != nil {
+		panic("cpu: " + err.Error())
 	}
 	for i, m := range [...]*compute.Matrix{&x.Gate, &x.Up, &x.Down} {
-		if i == 0 && !gated {
+		if i == 0 && x.Act == compute.ReLU2 {
 			continue
 		}
 		if err := e.b.check(m); err != nil {
 			panic(err.Error())
-		}
-	}
-	for _, b := range [...]struct {
-		v []float32
-		n int
-	}{{x.GateBias, ff}, {x.UpBias, ff}, {x.DownBias, out}} {
-		if b.v != nil && len(b.v) != b.n {
-			panic(fmt.Sprintf("cpu: an expert's bias of %d elements for rows of %d", len(b.v), b.n))
 		}
 	}
 }

@@ -15,6 +15,7 @@ type kv struct {
 	k, v  []byte // v is nil where no layer stores values
 	at    []kvPlace
 	free  func([]byte) error
+	b     *Backend
 }
 
 // kvPlace is where a layer's keys and values begin.
@@ -41,7 +42,7 @@ func (b *Backend) NewKV(s compute.KVShape) (compute.KV, error) {
 	if n > math.MaxInt/2 {
 		return nil, fmt.Errorf("cpu: a KV cache of %d positions needs %.3g bytes, more than can be addressed", s.Context, n)
 	}
-	c := &kv{shape: s, free: b.opts.Free, at: make([]kvPlace, len(s.Layers))}
+	c := &kv{shape: s, free: b.opts.Free, b: b, at: make([]kvPlace, len(s.Layers))}
 	keys, values := 0, 0
 	for l := range s.Layers {
 		c.at[l] = kvPlace{keys, values, s.Cells(l)}
@@ -75,6 +76,69 @@ func (c *kv) Free() {
 			*m = nil
 		}
 	}
+}
+
+// CopyPrefix implements compute.KV.
+func (c *kv) CopyPrefix(from compute.KV, n int) {
+	o, ok := from.(*kv)
+	if !ok || len(o.k) != len(c.k) || len(o.v) != len(c.v) || n < 0 || n > c.shape.Context {
+		panic(fmt.Sprintf("cpu: the first %d positions of a KV cache of %d (%T) into one of %d", n, from.Shape().Context, from, c.shape.Context))
+	}
+	for l := range c.shape.Layers {
+		x := &c.shape.Layers[l]
+		cells := c.at[l].cells
+		if cells == c.shape.Context {
+			cells = n
+		}
+		for h := range x.Heads {
+			k := c.keys(l, h)
+			copy(k.Data[:cells*k.Stride], o.keys(l, h).Data)
+			if !x.Latent {
+				v := c.values(l, h)
+				copy(v.Data[:cells*v.Stride], o.values(l, h).Data)
+			}
+		}
+	}
+}
+
+// Trim implements compute.KV.
+func (c *kv) Trim(n int) bool {
+	if c.b.opts.Release == nil {
+		return false
+	}
+	for l := range c.shape.Layers {
+		p, x := &c.at[l], &c.shape.Layers[l]
+		if p.cells < c.shape.Context {
+			continue
+		}
+		kb, vb := c.shape.K.RowBytes(x.KeyDim), c.shape.V.RowBytes(x.ValDim)
+		for h := range x.Heads {
+			k, v := p.k+h*p.cells*kb, p.v+h*p.cells*vb
+			if !c.b.trimmed(c.k, k+n*kb, k+p.cells*kb) || !x.Latent && !c.b.trimmed(c.v, v+n*vb, v+p.cells*vb) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// CopyOut implements compute.KV.
+func (c *kv) CopyOut(dst []byte, r compute.KVRange) { copy(dst, c.run(r, len(dst))) }
+
+// CopyIn implements compute.KV.
+func (c *kv) CopyIn(r compute.KVRange, src []byte) { copy(c.run(r, len(src)), src) }
+
+// run is the memory of a range of n bytes.
+func (c *kv) run(r compute.KVRange, n int) []byte {
+	if want := c.shape.RangeBytes(r); want != n {
+		panic(fmt.Sprintf("cpu: %d bytes for %d of a KV cache", n, want))
+	}
+	run := c.keys
+	if r.Values {
+		run = c.values
+	}
+	x := run(r.Layer, r.Head)
+	return x.Data[r.Cell*x.Stride : (r.Cell+r.Cells)*x.Stride]
 }
 
 // keys is the run of a head's keys, cell 0 first.

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -185,6 +186,7 @@ func (p *pool) finish() {
 // work is a worker's life: take items while there are any, look around for a while, sleep.
 func (p *pool) work(w int) {
 	runtime.LockOSThread()
+	debug.SetPanicOnFault(true) // weights may be a mapping: run's caller gets the fault and knows what it means
 	defer p.gone.Done()
 	s := &p.sleepers[w-1]
 	for !p.stop.Load() {

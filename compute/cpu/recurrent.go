@@ -17,6 +17,7 @@ type recurrent struct {
 	copies    [][]float32 // the slots from 2 on
 	now, next int         // 0 and 1 or the other way round
 	at        []int       // where a layer begins: its convolution's inputs, then its heads
+	captures  []compute.Capture
 	free      func([]byte) error
 }
 
@@ -50,10 +51,47 @@ func (b *Backend) NewRecurrent(s compute.RecurrentShape, slots int) (compute.Rec
 }
 
 func (r *recurrent) Shape() *compute.RecurrentShape { return &r.shape }
-func (r *recurrent) Commit()                        { r.now, r.next = r.next, r.now }
+func (r *recurrent) Commit()                        { r.now, r.next, r.captures = r.next, r.now, nil }
 func (r *recurrent) Clear()                         { clear(r.copies[r.now]) }
 func (r *recurrent) Save(slot int)                  { copy(r.slot(slot), r.copies[r.now]) }
 func (r *recurrent) Restore(slot int)               { copy(r.copies[r.now], r.slot(slot)) }
+
+// CopyFrom implements compute.Recurrent.
+func (r *recurrent) CopyFrom(from compute.Recurrent, slot int) {
+	o, ok := from.(*recurrent)
+	if !ok || len(o.copies[0]) != len(r.copies[0]) {
+		panic(fmt.Sprintf("cpu: a recurrent state (%T) of another shape", from))
+	}
+	x := o.copies[o.now]
+	if slot >= 0 {
+		x = o.slot(slot)
+	}
+	copy(r.copies[r.now], x)
+}
+
+// CopyOut implements compute.Recurrent.
+func (r *recurrent) CopyOut(dst []byte) { copy(dst, asBytes(r.copies[r.now], len(dst))) }
+
+// CopyIn implements compute.Recurrent.
+func (r *recurrent) CopyIn(src []byte) { copy(asBytes(r.copies[r.now], len(src)), src) }
+
+// Capture implements compute.Recurrent.
+func (r *recurrent) Capture(at []compute.Capture) {
+	for _, c := range at {
+		if c.Rows < 1 || len(c.Dst) != 4*len(r.copies[0]) {
+			panic(fmt.Sprintf("cpu: a recurrent state of %d bytes captured after %d rows in %d", 4*len(r.copies[0]), c.Rows, len(c.Dst)))
+		}
+	}
+	r.captures = at
+}
+
+// asBytes is the memory of x, which must have n bytes.
+func asBytes(x []float32, n int) []byte {
+	if n != 4*len(x) {
+		panic(fmt.Sprintf("cpu: %d bytes for a recurrent state of %d", n, 4*len(x)))
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), n)
+}
 
 func (r *recurrent) slot(i int) []float32 {
 	if i < 0 || i >= len(r.copies)-2 {
@@ -138,6 +176,8 @@ type recurTask struct {
 	x, alpha, beta *tensor
 	a, dt          []float32
 	now, next      []float32 // the state that is read and written
+	captures       []compute.Capture
+	place          int // of next in a state
 	// decay and gain are the factors of rows x heads; row is one row of alphas and betas by head, a worker's own.
 	decay, gain []float32
 	row         [][]float32
@@ -152,6 +192,7 @@ func (t *recurTask) do(worker, item int) {
 			copy(t.next[i:i+hi-lo], t.now[i:i+hi-lo])
 		}
 		c.Run(lo, hi)
+		t.captureConv(lo, hi)
 	case recurGates:
 		for r := item * t.step; r < min((item+1)*t.step, t.x.rows); r++ {
 			t.gates(worker, r)
@@ -159,7 +200,13 @@ func (t *recurTask) do(worker, item int) {
 	case recurDelta:
 		n := t.delta.KeyDim * t.delta.ValDim
 		copy(t.next[item*n:(item+1)*n], t.now[item*n:(item+1)*n])
-		t.delta.Run(item, item+1)
+		t.pieces(item, n, t.delta.Rows, func(from, to int) {
+			d := t.delta
+			d.Rows, d.Q, d.K, d.V = to-from, d.Q[from*d.Stride:], d.K[from*d.Stride:], d.V[from*d.Stride:]
+			d.Decay, d.Beta = d.Decay[from*d.Heads:to*d.Heads], d.Beta[from*d.Heads:to*d.Heads]
+			d.Out = d.Out[from*d.Heads*d.ValDim : to*d.Heads*d.ValDim]
+			d.Run(item, item+1)
+		})
 	case recurSteps:
 		n := t.scan.Heads
 		for r := item * t.step; r < min((item+1)*t.step, t.x.rows); r++ {
@@ -168,7 +215,57 @@ func (t *recurTask) do(worker, item int) {
 	case recurScan:
 		n := t.scan.StateDim * t.scan.HeadDim
 		copy(t.next[item*n:(item+1)*n], t.now[item*n:(item+1)*n])
-		t.scan.Run(item, item+1)
+		t.pieces(item, n, t.scan.Rows, func(from, to int) {
+			d := t.scan
+			d.Rows, d.X, d.B, d.C = to-from, d.X[from*d.Stride:], d.B[from*d.Stride:], d.C[from*d.Stride:]
+			d.Decay, d.Dt = d.Decay[from*d.Heads:to*d.Heads], d.Dt[from*d.Heads:to*d.Heads]
+			d.Out = d.Out[from*d.Heads*d.HeadDim : to*d.Heads*d.HeadDim]
+			d.Run(item, item+1)
+		})
+	}
+}
+
+// pieces runs rows of one head, of n elements of state, and captures the state where it is wanted on the way.
+func (t *recurTask) pieces(head, n, rows int, run func(from, to int)) {
+	from := 0
+	for from < rows {
+		to := rows
+		for _, c := range t.captures {
+			if c.Rows > from {
+				to = min(to, c.Rows)
+			}
+		}
+		run(from, to)
+		for _, c := range t.captures {
+			if c.Rows == to {
+				x := t.next[head*n : (head+1)*n]
+				copy(c.Dst[4*(t.place+head*n):], asBytes(x, 4*n))
+			}
+		}
+		from = to
+	}
+}
+
+// captureConv copies what the convolution would look back at after some of the rows, channels lo to hi of it: inputs of this
+// step, or of those before it.
+func (t *recurTask) captureConv(lo, hi int) {
+	v := &t.conv
+	back := len(t.now) / v.Channels
+	for _, c := range t.captures {
+		if c.Rows > v.Rows {
+			continue
+		}
+		for j := range back {
+			at := c.Rows - back + j
+			x := v.X
+			if i := at * v.Stride; at >= 0 {
+				x = x[i+lo : i+hi]
+			} else {
+				i = (back + at) * v.Channels
+				x = t.now[i+lo : i+hi]
+			}
+			copy(c.Dst[4*(t.place+j*v.Channels+lo):], asBytes(x, 4*(hi-lo)))
+		}
 	}
 }
 
@@ -221,7 +318,7 @@ func (e *encoder) ShortConv(dst, x compute.Tensor, r compute.Recurrent, s comput
 			w.m.In, w.m.Out, s.Dilation, in.cols, l.Back, l.Channels))
 	}
 	t := &e.recur
-	t.op = recurConv
+	t.op, t.captures, t.place = recurConv, st.captures, st.at[s.Layer]
 	t.now, t.next = st.history(s.Layer)
 	t.conv = kernels.Conv{Channels: in.cols, Taps: w.m.In, Dilation: s.Dilation, Rows: in.rows, X: in.all(), Out: d.all(), Stride: in.cols,
 		Weight: w.taps(), Linear: !s.SiLU, State: t.next}
@@ -257,6 +354,7 @@ func (e *encoder) DeltaNet(dst, qkv, alpha, beta compute.Tensor, r compute.Recur
 	t.a, t.dt = vector(s.A, l.Heads), vector(s.Dt, l.Heads)
 	t.factors(x.rows * l.Heads)
 	t.now, t.next = st.heads(s.Layer)
+	t.captures, t.place = st.captures, st.at[s.Layer]+l.Channels*l.Back
 	all := x.all()
 	t.delta = kernels.DeltaNet{Rows: x.rows, Heads: l.Heads, KeyHeads: s.KeyHeads, KeyDim: l.KeyDim, ValDim: l.ValDim, Grouped: s.Grouped,
 		Q: all, K: all[min(key, len(all)):], V: all[min(2*key, len(all)):], Stride: x.cols, Decay: t.decay, Beta: t.gain, Scale: s.Scale, State: t.next, Out: d.all()}
@@ -283,6 +381,7 @@ func (e *encoder) Mamba2(dst, xbc, dt compute.Tensor, r compute.Recurrent, s com
 	t.x, t.a, t.dt = p, vector(s.A, l.Heads), vector(s.Dt, l.Heads)
 	t.factors(x.rows * l.Heads)
 	t.now, t.next = st.heads(s.Layer)
+	t.captures, t.place = st.captures, st.at[s.Layer]+l.Channels*l.Back
 	all := x.all()
 	t.scan = kernels.Scan{Rows: x.rows, Heads: l.Heads, Groups: s.Groups, StateDim: l.KeyDim, HeadDim: l.ValDim,
 		X: all, B: all[min(in, len(all)):], C: all[min(in+key, len(all)):], Stride: x.cols, Decay: t.decay, Dt: t.gain, Skip: vector(s.Skip, l.Heads), State: t.next, Out: d.all()}

@@ -13,6 +13,7 @@ type index struct {
 	shape compute.IndexShape
 	mem   []byte
 	free  func([]byte) error
+	b     *Backend
 }
 
 // NewIndex implements compute.Backend. It fails where memory is refused.
@@ -27,7 +28,7 @@ func (b *Backend) NewIndex(s compute.IndexShape) (compute.Index, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cpu: index keys of %d positions (%d bytes): %w", s.Context, s.Bytes(), err)
 	}
-	return &index{shape: s, mem: mem, free: b.opts.Free}, nil
+	return &index{shape: s, mem: mem, free: b.opts.Free, b: b}, nil
 }
 
 func (x *index) Shape() *compute.IndexShape { return &x.shape }
@@ -40,6 +41,54 @@ func (x *index) Free() {
 		}
 		x.mem = nil
 	}
+}
+
+// CopyPrefix implements compute.Index.
+func (x *index) CopyPrefix(from compute.Index, n int) {
+	o, ok := from.(*index)
+	if !ok || o.shape != x.shape || n < 0 || n > x.shape.Context {
+		panic(fmt.Sprintf("cpu: the first %d positions of a block index %+v (%T) into one %+v", n, *from.Shape(), from, x.shape))
+	}
+	whole := n / x.shape.Block
+	for l := range x.shape.Layers {
+		a, b := x.blocks(l), x.parts(l)
+		copy(a.Data[:whole*a.Stride], o.blocks(l).Data)
+		copy(b.Data[:(n-whole)*b.Stride], o.parts(l).Data)
+	}
+}
+
+// Trim implements compute.Index.
+func (x *index) Trim(n int) bool {
+	if x.b.opts.Release == nil {
+		return false
+	}
+	row, size := x.shape.Type.RowBytes(x.shape.Dim), x.shape.Block
+	blocks := x.shape.Blocks()
+	for l := range x.shape.Layers {
+		keys, parts := l*blocks*size*row, (l*size+1)*blocks*row
+		if !x.b.trimmed(x.mem, keys+n/size*row, parts) || !x.b.trimmed(x.mem, parts+(n-n/size)*row, (l+1)*blocks*size*row) {
+			return false
+		}
+	}
+	return true
+}
+
+// CopyOut implements compute.Index.
+func (x *index) CopyOut(dst []byte, r compute.IndexRange) { copy(dst, x.run(r, len(dst))) }
+
+// CopyIn implements compute.Index.
+func (x *index) CopyIn(r compute.IndexRange, src []byte) { copy(x.run(r, len(src)), src) }
+
+// run is the memory of a range of n bytes.
+func (x *index) run(r compute.IndexRange, n int) []byte {
+	if want := x.shape.RangeBytes(r); want != n {
+		panic(fmt.Sprintf("cpu: %d bytes for %d of a block index", n, want))
+	}
+	keys := x.parts(r.Layer)
+	if r.Blocks {
+		keys = x.blocks(r.Layer)
+	}
+	return keys.Data[r.First*keys.Stride : (r.First+r.N)*keys.Stride]
 }
 
 // blocks is the run of a layer's block keys.

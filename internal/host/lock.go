@@ -1,10 +1,14 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
 )
+
+// ErrLocked is wrapped when somebody else held a lock all the time.
+var ErrLocked = errors.New("another process held it")
 
 // LockFile takes the lock that the file at path stands for, among processes and goroutines; the file is made if it is
 // missing and stays. It tries for at most wait. unlock gives the lock back; a process that ends gives it back too. Where
@@ -25,7 +29,7 @@ func LockFile(path string, wait time.Duration) (unlock func(), err error) {
 		}
 		if time.Now().After(until) {
 			f.Close()
-			return nil, fmt.Errorf("lock %s: another process held it for %v", path, wait)
+			return nil, fmt.Errorf("lock %s: %w for %v", path, ErrLocked, wait)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+
+	"terrace/internal/fault"
 )
 
 // ReplaceFile makes data the content of the file at path, for everyone to read: at any moment, a crash included, the path
@@ -32,7 +34,12 @@ func ReplaceFile(path string, data []byte) (err error) {
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
-	_, err = f.Write(data)
+	if fault.On {
+		err = fault.Write(len(data))
+	}
+	if err == nil {
+		_, err = f.Write(data)
+	}
 	if err == nil {
 		err = f.Chmod(0o644)
 	}

@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"terrace/plan"
+)
+
+// TestPredictions measures the demo model under two budgets, in this process, and goes on from results that are there.
+func TestPredictions(t *testing.T) {
+	dir := t.TempDir()
+	m, err := plan.NamedMachine("cloud-2-cores")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := PlanConfig{
+		Models: []PlanModel{{Path: tinyMoE, Texts: "../testdata/tiny-moe/heldout.jsonl"}}, Shares: []float64{0.3, 1}, Prompt: 128, Warm: 16, Decode: 16, Reuse: 700,
+		Results: filepath.Join(dir, "results.jsonl"),
+		Profile: plan.Profile{Memory: &plan.Memory{Rate: m.Memory, Threads: 2}, Kernels: map[string]float64{"Q4_K": 80e9}},
+	}
+	runs := 0
+	cfg.Run = func(ctx context.Context, c PlanCell) (PlanMeasured, error) {
+		runs++
+		return MeasureCell(ctx, c)
+	}
+	r, err := Predictions(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if runs != 2 || len(r.Rows) != 2 {
+		t.Fatalf("%d runs, %d rows", runs, len(r.Rows))
+	}
+	for i := range r.Rows {
+		x := &r.Rows[i]
+		if x.Measured.Decode <= 0 || x.Measured.Prefill <= 0 || x.Decode <= 0 || x.Prefill <= 0 || x.Peak <= 0 || math.IsNaN(x.Decode) {
+			t.Errorf("row %+v", x)
+		}
+		if d := math.Abs(x.HitRate - x.Measured.HitRate); d > 0.15 { // sixteen tokens
+			t.Errorf("a hit rate of %.3f is predicted, %.3f measured", x.HitRate, x.Measured.HitRate)
+		}
+	}
+	if full := &r.Rows[1]; full.Measured.HitRate != 1 || full.HitRate != 1 || full.Measured.Read != 0 {
+		t.Errorf("all experts resident: %+v", full)
+	}
+	again, err := Predictions(context.Background(), cfg)
+	if err != nil || runs != 2 || again.Rows[0].Measured != r.Rows[0].Measured {
+		t.Errorf("results that are there were measured again, or not read: %d runs, %v", runs, err)
+	}
+	md := again.Markdown()
+	if strings.Count(md, "| tiny-moe-Q4_K.gguf |") != 2 || !strings.Contains(md, "fitted to all other cells") {
+		t.Errorf("table\n%s", md)
+	}
+	if err := os.WriteFile(cfg.Results, []byte("{\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Predictions(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "line 1") {
+		t.Errorf("a damaged line: %v", err)
+	}
+	if _, err := Predictions(context.Background(), PlanConfig{}); err == nil {
+		t.Error("nothing to measure is no error")
+	}
+}
+
+// TestFitPlans finds the costs that made the measurements, from a start that is off.
+func TestFitPlans(t *testing.T) {
+	m, err := plan.NamedMachine("cloud-2-cores")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := plan.Shape{Arch: "qwen3moe", Layers: 12, ExpertLayers: 12, ExpertsPerLayer: 128, ExpertsPerToken: 8, ExpertTotal: 1536 * 2857000, Context: 1024, Parallel: 1, Batch: 512,
+		Fixed:   plan.Budget{Runtime: 60 << 20, Dense: 143e6, Work: 50e6, ArenaMin: 96e6, ArenaMost: 1536 * 2863104, Experts: 1536},
+		Traffic: []plan.Traffic{{Type: "Q4_K", Dense: 143e6, Experts: 230e6, DenseParams: 296e6, ExpertsParams: 453e6}}}
+	truth := plan.Costs{Efficiency: 0.6, Prefill: 0.7, Layer: 100e-6, Read: 0.4, ReadPrompt: 0.3, Overlap: 0.8, Exposed: 0.1}
+	var points []planPoint
+	for _, disk := range []float64{0.5e9, 1e9, 2e9} {
+		for _, budget := range []int64{900e6, 1500e6, 2500e6, 4800e6} {
+			x := m
+			x.Disk, x.Burst = disk, disk
+			rec := &PlanRecord{Cell: PlanCell{Model: "m", Budget: budget}}
+			p := planPoint{&s, x, rec}
+			r, err := p.row(truth)
+			if err != nil || !r.Fits {
+				t.Fatal(err, r.Reason)
+			}
+			rec.Measured = PlanMeasured{Decode: r.Decode, Prefill: r.Prefill, HitRate: r.HitRate, Peak: r.Parts.Fixed() + plan.Mapped(r.Parts.Arena) - 30<<20}
+			points = append(points, p)
+		}
+	}
+	f, err := fitPlans(points, plan.DefaultCosts, func(i int) bool { return i != 5 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := points[5].row(f.costs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := points[5].cell.Measured
+	if math.Abs(r.Decode/want.Decode-1) > 0.03 || math.Abs(r.Prefill/want.Prefill-1) > 0.03 {
+		t.Errorf("the cell left out: %.3f and %.1f, want %.3f and %.1f; costs %+v", r.Decode, r.Prefill, want.Decode, want.Prefill, f.costs)
+	}
+	if got := peakOf(&s, &r, f.taken); math.Abs(float64(got)/float64(want.Peak)-1) > 0.01 {
+		t.Errorf("peak %d, want %d", got, want.Peak)
+	}
+}

@@ -1,0 +1,6 @@
+//go:build invariants
+
+package invariant
+
+// On says whether this build checks.
+const On = true

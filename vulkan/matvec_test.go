@@ -1,0 +1,66 @@
+//go:build cgo && !novulkan
+
+package vulkan
+
+import (
+	"fmt"
+	"testing"
+
+	"terrace/compute"
+	"terrace/compute/computetest"
+	"terrace/compute/cpu"
+	"terrace/gguf"
+)
+
+// TestVec compares products of single rows with the CPU's bits: shapes of workgroups, rows shorter and longer than one takes at a
+// time, activations quantised before and on the way, with and without the device's integer dot product.
+func TestVec(t *testing.T) {
+	c, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	always := twin{t: t, same: func(string) bool { return true }}
+	cases := []struct {
+		shape vecShape
+		mask  []string
+		in    []int
+		types []gguf.Type
+	}{
+		{vecShape{32, 2}, nil, []int{768}, []gguf.Type{gguf.Q4_K, gguf.Q5_K, gguf.Q6_K, gguf.MXFP4}},
+		{vecShape{32, 2}, nil, []int{2560}, []gguf.Type{gguf.Q8_0}},
+		{vecShape{64, 4}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q4_K}},
+	}
+	for _, k := range cases {
+		b := open(t, Options{Mask: k.mask, shape: k.shape})
+		for _, typ := range k.types {
+			for _, in := range k.in {
+				const out, ff = 37, 256
+				m, _ := computetest.Matrix(t, 1, typ, in, out)
+				var x compute.Expert
+				x.Gate, _ = computetest.Matrix(t, 2, typ, in, ff)
+				x.Up, _ = computetest.Matrix(t, 3, typ, in, ff)
+				x.Down, _ = computetest.Matrix(t, 4, typ, ff, 90)
+				x.GateBias, x.DownBias = random(5, ff, 1), random(6, 90, 1)
+				always.run(b, c, func(s *lane) {
+					a := s.load(random(7, 3*in, 2), in)
+					y, d := s.empty(1, in), s.empty(1, out)
+					s.CopyRows(y, a, 1)
+					w := s.weight(m)
+					for _, when := range []string{"on the way", "before"} { // the first product leaves no quantised row behind
+						if g, ok := s.Encoder.(*encoder); ok && when == "before" {
+							g.act(own(y), g.b.kind(typ))
+						}
+						s.Clear(d)
+						s.MatMul(d, w, y)
+						s.keep(fmt.Sprintf("%s, %d elements, quantised %s", typ, in, when), d)
+					}
+					p := s.empty(2, 90)
+					s.ExpertFFN(p, 0, &x, a, []int32{2})
+					s.ExpertFFN(p, 1, &x, a, []int32{0})
+					s.keep(fmt.Sprintf("experts of %s, %d elements", typ, in), p)
+				})
+			}
+		}
+	}
+}
