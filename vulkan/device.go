@@ -3,6 +3,7 @@
 package vulkan
 
 /*
+#cgo CFLAGS: -I${SRCDIR}/khronos
 #cgo linux LDFLAGS: -ldl
 #include <stdlib.h>
 #include "ext.h"
