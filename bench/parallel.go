@@ -62,7 +62,7 @@ type ParallelCell struct {
 	Total   int   `json:"experts_total"`
 
 	Rate    Spread  `json:"predicted_per_second"` // of all streams together
-	OverOne float64 `json:"over_one_stream"`      // the median over that of one stream at this size; 0: there is none
+	OverOne float64 `json:"over_one_stream"`      // median of the rounds' own ratios to one stream at this size; 0: there is none
 	TTFT    float64 `json:"ttft_ms"`              // of the last stream, median
 	Prompts int64   `json:"prompt_tokens"`        // evaluated by all streams
 
@@ -83,54 +83,57 @@ func Parallel(ctx context.Context, c ParallelConfig) (*ParallelReport, error) {
 	}
 	rep := &ParallelReport{Machine: ThisMachine(), Commit: Commit(), Label: c.Label, Same: c.Same, Rounds: c.Rounds, SameTokens: true, answers: map[int][]int32{}}
 	for _, a := range c.Arenas {
-		one := 0.0
-		for _, n := range c.Streams {
-			cell, err := rep.cell(ctx, &c, a, n)
-			if err != nil {
-				return nil, err
-			}
-			if n == 1 {
-				one = cell.Rate.Median
-			}
-			if one > 0 {
-				cell.OverOne = cell.Rate.Median / one
-			}
-			rep.Cells = append(rep.Cells, *cell)
+		if err := rep.arena(ctx, &c, a); err != nil {
+			return nil, err
 		}
 	}
 	return rep, nil
 }
 
-// cell runs n streams at one size, some rounds.
-func (rep *ParallelReport) cell(ctx context.Context, c *ParallelConfig, a engine.ExpertBudget, n int) (*ParallelCell, error) {
-	x := &ParallelCell{Streams: n}
-	var rates, first []float64
-	var read, tokens float64
+// arena runs each number of streams at one size, some rounds in which they take turns, so that a slow minute of the machine
+// meets all of them.
+func (rep *ParallelReport) arena(ctx context.Context, c *ParallelConfig, a engine.ExpertBudget) error {
+	cells := make([]ParallelCell, len(c.Streams))
+	rates, first := make([][]float64, len(cells)), make([][]float64, len(cells))
+	read, tokens := make([]float64, len(cells)), make([]float64, len(cells))
 	for round := range c.Rounds {
-		r, err := rep.run(ctx, c, a, n)
-		if err != nil {
-			return nil, err
+		for i, n := range c.Streams {
+			r, err := rep.run(ctx, c, a, n)
+			if err != nil {
+				return err
+			}
+			x := &cells[i]
+			rates[i], first[i] = append(rates[i], r.rate), append(first[i], r.ttft)
+			read[i], tokens[i] = read[i]+r.read, tokens[i]+r.tokens
+			x.Streams, x.Bytes, x.Slots, x.Total = n, r.budget.Arena, r.budget.Slots, r.budget.Experts
+			x.Prompts = r.counters.PromptTokens
+			x.Misses, x.Reads = x.Misses+r.misses, x.Reads+r.reads
+			x.Width, x.Reason = r.counters.Width, r.counters.WidthReason
+			if c.Progress != nil {
+				c.Progress(fmt.Sprintf("%d of %d slots, %d streams, round %d: %.2f tokens/s, %d misses, %d in the replay", x.Slots, x.Total, n, round+1, r.rate, r.misses, r.reads))
+			}
 		}
-		rates, first = append(rates, r.rate), append(first, r.ttft)
-		read, tokens = read+r.read, tokens+r.tokens
-		x.Bytes, x.Slots, x.Total = r.budget.Arena, r.budget.Slots, r.budget.Experts
-		x.Prompts = r.counters.PromptTokens
-		x.Misses, x.Reads = x.Misses+r.misses, x.Reads+r.reads
-		x.Width, x.Reason = r.counters.Width, r.counters.WidthReason
-		if c.Progress != nil {
-			c.Progress(fmt.Sprintf("%d of %d slots, %d streams, round %d: %.2f tokens/s, %d misses, %d in the replay", x.Slots, x.Total, n, round+1, r.rate, r.misses, r.reads))
+	}
+	one := slices.Index(c.Streams, 1)
+	for i := range cells {
+		x := &cells[i]
+		if one >= 0 && !slices.Contains(rates[one], 0) {
+			over := make([]float64, c.Rounds)
+			for r := range over {
+				over[r] = rates[i][r] / rates[one][r]
+			}
+			x.OverOne = SpreadOf(over).Median
+		}
+		x.Rate, x.TTFT = SpreadOf(rates[i]), SpreadOf(first[i]).Median
+		if x.Reads > 0 {
+			x.OverReads = float64(x.Misses) / float64(x.Reads)
+		}
+		if tokens[i] > 0 {
+			x.BytesRead = read[i] / tokens[i]
 		}
 	}
-	x.Rate = SpreadOf(rates)
-	slices.Sort(first)
-	x.TTFT = first[len(first)/2]
-	if x.Reads > 0 {
-		x.OverReads = float64(x.Misses) / float64(x.Reads)
-	}
-	if tokens > 0 {
-		x.BytesRead = read / tokens
-	}
-	return x, nil
+	rep.Cells = append(rep.Cells, cells...)
+	return nil
 }
 
 // parallelRun is what one run gave.
