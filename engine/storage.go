@@ -20,6 +20,10 @@ var probeLeast int64 = 1 << 30
 // probeTime, which tests lower, is how long the disk is measured.
 var probeTime = 3 * time.Second
 
+// unsettledFor is how long a measurement counts that ended before the rate stood still: somebody may have been copying the model
+// just then, and the store chosen beside that is not the one for a quiet disk.
+const unsettledFor = time.Hour
+
 // openStore opens what brings experts from the model's files and looks at them, as the options say.
 func (e *Engine) openStore() (tiers.Store, error) {
 	paths := make([]string, len(e.file.Shards))
@@ -112,7 +116,12 @@ func (e *Engine) bestStore(paths []string) string {
 		e.log.Warn("the model's disk has no name, so it is not in the machine profile", "reason", err)
 		return first
 	}
-	if d, ok := plan.LoadProfile(e.opt.Profile, e.log).Disks[key]; ok {
+	d, known := plan.LoadProfile(e.opt.Profile, e.log).Disks[key]
+	if known && !d.Settled && size >= probeLeast && fault.Now().Sub(d.Measured) > unsettledFor {
+		e.log.Info("the disk's rate had not settled when it was measured: once more", "device", key, "sustained", int64(d.Sustained), "measured", d.Measured.Format(time.DateTime))
+		known = false
+	}
+	if known {
 		e.log.Info("disk known", "device", key, "store", d.Store, "sustained", int64(d.Sustained), "burst", int64(d.Burst), "measured", d.Measured.Format(time.DateOnly))
 		return d.Store
 	}
@@ -120,13 +129,13 @@ func (e *Engine) bestStore(paths []string) string {
 		e.log.Info("the model is small: its disk is not measured", "bytes", size, "least", probeLeast)
 		return first
 	}
-	e.log.Info("measuring the model's disk, once", "device", key)
+	e.log.Info("measuring the model's disk", "device", key)
 	p, err := tiers.Probe(context.Background(), tiers.ProbeOptions{Paths: paths, Experts: e.table, Time: probeTime, Log: e.log})
 	if err != nil { // whoever reads next will meet the same error and say what it means for the model
 		e.log.Warn("the disk could not be measured", "reason", err)
 		return first
 	}
-	d := plan.Disk{Measured: fault.Now().UTC().Truncate(time.Second), Burst: p.Burst, Sustained: p.Sustained, Settled: p.Settled, Piece: p.Piece, Depth: p.Depth, Store: p.Best}
+	d = plan.Disk{Measured: fault.Now().UTC().Truncate(time.Second), Burst: p.Burst, Sustained: p.Sustained, Settled: p.Settled, Piece: p.Piece, Depth: p.Depth, Store: p.Best}
 	for _, s := range p.Stores {
 		d.Stores = append(d.Stores, plan.Store{Name: s.Name, Rate: s.Rate, CPUPerGB: s.CPUPerGB})
 	}

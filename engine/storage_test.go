@@ -98,7 +98,7 @@ func TestMirrorPaths(t *testing.T) {
 	}
 }
 
-// TestDiskProfile: a disk is measured once, never for a small model, and what is known decides the store.
+// TestDiskProfile: a disk is measured once (again where its rate had not settled), never for a small model, and what is known decides the store.
 func TestDiskProfile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "terrace", "machine.json")
 	var log bytes.Buffer
@@ -136,6 +136,22 @@ func TestDiskProfile(t *testing.T) {
 		}
 		if got := open(); !strings.HasPrefix(got, store) || strings.Contains(log.String(), "disk measured") {
 			t.Errorf("the profile names %s; %s was opened, log: %s", store, got, log.String())
+		}
+	}
+	for _, c := range []struct {
+		settled bool
+		age     time.Duration
+		again   bool
+	}{{false, unsettledFor / 2, false}, {false, 2 * unsettledFor, true}, {true, 1000 * unsettledFor, false}} {
+		if err := plan.UpdateProfile(path, func(p *plan.Profile) {
+			d := p.Disks[key]
+			d.Settled, d.Measured = c.settled, time.Now().Add(-c.age)
+			p.Disks[key] = d
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if open(); strings.Contains(log.String(), "disk measured") != c.again {
+			t.Errorf("%+v: log: %s", c, log.String())
 		}
 	}
 	newer := []byte(`{"version": 99}`)
