@@ -26,6 +26,7 @@ func (s *screen) key(msg tea.KeyPressMsg) tea.Cmd {
 			return nil
 		}
 	case "ctrl+z":
+		_ = s.on.hide() // where it fails the next drawing says so
 		return tea.Suspend
 	case "ctrl+l":
 		return tea.ClearScreen

@@ -2,7 +2,10 @@ package chatui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/charmbracelet/x/ansi"
 	"github.com/yuin/goldmark"
@@ -332,7 +335,19 @@ func wrap(s string, width int) []string {
 	if s == "" {
 		return nil
 	}
-	return strings.Split(ansi.Wrap(s, max(width, 1), ""), "\n")
+	width = max(width, 1)
+	ls := strings.Split(ansi.Wrap(s, width, ""), "\n")
+	for i := 0; i < len(ls); i++ { // a hyphen by itself is put behind a line that is full
+		if at := strings.LastIndexByte(ls[i], ' '); ansi.StringWidth(ls[i]) > width && at >= 0 {
+			over := ls[i][at+1:]
+			if ls[i] = ls[i][:at]; i+1 < len(ls) {
+				over += " " + ls[i+1]
+				ls = slices.Delete(ls, i+1, i+2)
+			}
+			ls = slices.Insert(ls, i+1, strings.Split(ansi.Wrap(over, width, ""), "\n")...)
+		}
+	}
+	return ls
 }
 
 // prefixed puts first before the first line and rest before the others.
@@ -458,4 +473,54 @@ func isItem(line string) bool {
 	}
 	digits := len(line) - len(strings.TrimLeft(line, "0123456789"))
 	return digits > 0 && digits < 10 && (len(line) == digits || line[digits] == '.' || line[digits] == ')')
+}
+
+// standing finds how much of a growing block, drawn on rows, can be put above before it has ended: n bytes of src that make rows of
+// their own as the rest does of its own, 0 where there are none; before that rest, reopen makes it Markdown by itself. So paragraphs
+// go up row by row, code line by line, lists item by item. What changes rows that stand already, such as emphasis that has begun
+// and not ended, keeps a block together; an underline makes a heading of those rows alone that do not stand above.
+func (m *markdown) standing(src string, rows []string, width int) (n int, reopen string) {
+	first, _, _ := strings.Cut(src, "\n")
+	if f := fenceOf(first); f != "" {
+		if n := strings.LastIndexByte(src, '\n') + 1; n > len(first)+1 {
+			return n, f + "\n"
+		}
+		return 0, ""
+	}
+	fits := func(at int) bool {
+		head := m.lines(src[:at], width)
+		k := len(head)
+		if k == 0 || k >= len(rows) || !slices.Equal(head, rows[:k]) || m.open(src[:at]) {
+			return false
+		}
+		return slices.Equal(m.lines(src[at:], width), rows[k:])
+	}
+	tries := 0
+	for at := len(src) - 1; at > 0 && tries < standingTries; at-- {
+		next, _ := utf8.DecodeRuneInString(src[at:])
+		item := src[at-1] == '\n' && (isItem(src[at:]) && len(src) > at+3)
+		if !item && !(unicode.IsLetter(next) && (src[at-1] == ' ' || src[at-1] == '\n')) {
+			continue
+		}
+		if tries++; fits(at) {
+			return at, ""
+		}
+	}
+	return 0, ""
+}
+
+// standingTries bounds the places that standing looks at: the words of a few rows.
+const standingTries = 64
+
+// open tells whether there is a sign in src that what comes after it may still pair with another.
+func (m *markdown) open(src string) bool {
+	b, open := []byte(src), false
+	_ = ast.Walk(m.md.Parser().Parse(text.NewReader(b)), func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if t, ok := n.(*ast.Text); ok && entering && n.Parent().Kind() != ast.KindCodeSpan && strings.ContainsAny(string(t.Segment.Value(b)), "*_`~[<|") {
+			open = true
+			return ast.WalkStop, nil
+		}
+		return ast.WalkContinue, nil
+	}) // it fails only where the function does
+	return open
 }

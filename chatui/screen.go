@@ -70,12 +70,6 @@ func (g *growth) grow(content, thought string) {
 	g.mu.Unlock()
 }
 
-// item is a piece for the lines above the live part; after runs when it stands there.
-type item struct {
-	text  string
-	after func()
-}
-
 // screen is the conversation on a terminal: what is finished is above, for the terminal to scroll; below is what grows, the editor
 // and the status.
 type screen struct {
@@ -93,16 +87,21 @@ type screen struct {
 	hint     string   // one line below the editor
 	lastStop time.Time
 
-	out      []item // not yet above; the first is on its way if printing
-	printing bool
-	leaving  bool
+	on      *canvas  // nil: nobody looks
+	out     []string // lines that are not above yet
+	held    []string // lines that wait for the end of a block that has begun above
+	afresh  bool     // all is drawn again
+	leaving bool
 
 	task    task
 	stop    context.CancelCauseFunc
 	g       *growth
 	started time.Time
 	text    string // of the reply so far
-	shown   int    // bytes of it that stand above, or are on their way there
+	shown   int    // bytes of it that stand above
+	reopen  string // what has to come before the rest, for it to be Markdown by itself
+	within  bool   // of the block that the rest goes on with, rows stand above
+	tried   int    // rows of the rest that did not come apart
 	thought string
 	told    bool // the thoughts are above
 	panel   bool // the thoughts of the last reply are unfolded
@@ -113,7 +112,6 @@ type screen struct {
 
 // Messages of the screen's own.
 type (
-	printedMsg struct{}
 	tickMsg    struct{}
 	logMsg     string
 	repliedMsg struct {
@@ -132,15 +130,20 @@ func runScreen(ctx context.Context, t *talk, in *os.File, greeting string) error
 	s := &screen{ctx: ctx, t: t, md: newMarkdown(t.o.Colour), hist: hist, at: len(hist.lines), w: 80, h: 24}
 	s.status.eng = t.eng
 	s.ed = s.editor()
-	s.print(s.md.paint(fmt.Sprintf("%s, context of %s. /help lists commands and keys, /bye leaves.", clean(t.o.Name), count(t.context(), "token")), styleFaint), nil)
+	out, ok := t.o.Out.(terminal)
+	if !ok {
+		panic("chatui: a screen needs an *os.File to draw on")
+	}
+	s.on = &canvas{terminal: out}
+	s.print(s.md.paint(fmt.Sprintf("%s, context of %s. /help lists commands and keys, /bye leaves.", clean(t.o.Name), count(t.context(), "token")), styleFaint))
 	if greeting != "" {
-		s.print(s.md.paint(greeting, styleFaint), nil)
+		s.print(s.md.paint(greeting, styleFaint))
 		s.replay()
 	}
 	if err != nil {
 		s.warn(fmt.Sprintf("the history cannot be read: %v", err))
 	}
-	opts := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(t.o.Out), tea.WithoutSignalHandler(), tea.WithEnvironment(t.o.Environ), tea.WithFPS(30)}
+	opts := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(s.on), tea.WithoutSignalHandler(), tea.WithEnvironment(t.o.Environ), tea.WithFPS(30)}
 	if !t.o.Colour {
 		opts = append(opts, tea.WithColorProfile(colorprofile.Ascii))
 	}
@@ -150,6 +153,9 @@ func runScreen(ctx context.Context, t *talk, in *os.File, greeting string) error
 		defer restore()
 	}
 	_, err = p.Run()
+	if derr := s.on.hide(); err == nil {
+		err = derr
+	}
 	if s.stop != nil {
 		s.stop(errStopped)
 	}
@@ -191,7 +197,7 @@ func (s *screen) editor() textarea.Model {
 	return ed
 }
 
-func (s *screen) Init() tea.Cmd { return tea.Batch(s.flush(), s.tick()) }
+func (s *screen) Init() tea.Cmd { return s.tick() }
 
 func (s *screen) tick() tea.Cmd {
 	d := quiet
@@ -201,18 +207,25 @@ func (s *screen) tick() tea.Cmd {
 	return tea.Tick(d, func(time.Time) tea.Msg { return tickMsg{} })
 }
 
-// print puts lines above, behind those that are on their way.
-func (s *screen) print(text string, after func()) {
-	s.out = append(s.out, item{strings.Join(wrapAll(text, s.w), "\n"), after})
+// print puts lines above.
+func (s *screen) print(text string) { s.out = append(s.out, wrapAll(text, s.w)...) }
+
+// tell prints what is no part of the reply: between two blocks of it, not within one.
+func (s *screen) tell(text string) {
+	if s.within {
+		s.held = append(s.held, text)
+		return
+	}
+	s.print(text)
 }
 
-func (s *screen) warn(text string) { s.print(s.md.paint(clean(text), styleWarn), nil) }
+func (s *screen) warn(text string) { s.tell(s.md.paint(clean(text), styleWarn)) }
 
 func wrapAll(text string, width int) []string {
 	var out []string
 	for _, l := range strings.Split(text, "\n") {
 		if ansi.StringWidth(l) > width {
-			out = append(out, strings.Split(ansi.Wrap(l, width, ""), "\n")...)
+			out = append(out, wrap(l, width)...)
 		} else {
 			out = append(out, l)
 		}
@@ -220,43 +233,17 @@ func wrapAll(text string, width int) []string {
 	return out
 }
 
-// flush sends the next piece above, one at a time, since only then their order is certain.
-func (s *screen) flush() tea.Cmd {
-	if s.printing {
-		return nil
-	}
-	for len(s.out) > 0 && s.out[0].text == "" { // nothing to print, only something to do
-		s.printed()
-	}
-	if len(s.out) == 0 {
-		if s.leaving && s.task == idle {
-			return tea.Quit
-		}
-		return nil
-	}
-	s.printing = true
-	return tea.Sequence(tea.Println(s.out[0].text), func() tea.Msg { return printedMsg{} })
-}
-
-func (s *screen) printed() {
-	after := s.out[0].after
-	s.out = s.out[1:]
-	if after != nil {
-		after()
-	}
-}
-
 // replay shows the end of a loaded conversation.
 func (s *screen) replay() {
 	from := max(0, len(s.t.msgs)-2)
 	if from > 0 {
-		s.print(s.md.paint(fmt.Sprintf("... %s before", count(from, "message")), styleFaint), nil)
+		s.print(s.md.paint(fmt.Sprintf("... %s before", count(from, "message")), styleFaint))
 	}
 	for _, m := range s.t.msgs[from:] {
 		if m.Role == "user" {
 			s.echo(m.Content)
 		} else {
-			s.print(strings.Join(s.md.lines(clean(m.Content), s.w), "\n")+"\n", nil)
+			s.print(strings.Join(s.md.lines(clean(m.Content), s.w), "\n") + "\n")
 		}
 	}
 }
@@ -271,7 +258,7 @@ func (s *screen) echo(text string) {
 	for i := range ls {
 		ls[i] = s.md.paint(ls[i], stylePerson)
 	}
-	s.print("\n"+strings.Join(prefixed(ls, "> ", "  "), "\n")+more+"\n", nil)
+	s.print("\n" + strings.Join(prefixed(ls, "> ", "  "), "\n") + more + "\n")
 }
 
 func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
@@ -281,15 +268,17 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		s.w, s.h = max(msg.Width, 10), max(msg.Height, 4)
 		s.ed.MaxHeight = max(1, min(10, s.h/3))
 		s.ed.SetWidth(s.w)
-	case printedMsg:
-		s.printing = false
-		s.printed()
+		s.afresh, s.tried = true, 0
+	case tea.ResumeMsg:
+		s.on.show()
+		s.afresh = true
 	case tickMsg:
 		s.grown()
 		s.status.look(s)
 		cmds = append(cmds, s.tick())
 	case logMsg:
-		s.print(s.md.paint(clean(string(msg)), styleFaint), nil)
+		s.grown() // what was said before it
+		s.tell(s.md.paint(clean(string(msg)), styleFaint))
 	case repliedMsg:
 		s.replied(msg.z, msg.err)
 	case commandedMsg:
@@ -303,7 +292,9 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		s.ed, cmd = s.ed.Update(msg)
 		cmds = append(cmds, cmd)
 	}
-	cmds = append(cmds, s.flush())
+	if s.leaving && s.task == idle {
+		cmds = append(cmds, tea.Quit)
+	}
 	return s, tea.Batch(cmds...)
 }
 
@@ -323,18 +314,43 @@ func (s *screen) grown() {
 	if s.thought != "" && s.text != "" {
 		s.tellThought()
 	}
-	if n := settled(s.text[s.shown:]); n > 0 {
+	if n := settled(s.rest()); n > 0 {
 		s.printReply(n)
+	}
+	rest := s.rest()
+	if rows := s.md.lines(rest, s.w); len(rows) > max(1, s.tried) {
+		n, reopen := s.md.standing(rest, rows, s.w)
+		if s.tried = len(rows); n > 0 {
+			s.print(strings.Join(s.md.lines(rest[:n], s.w), "\n"))
+			s.taken(n)
+			s.reopen, s.within = reopen, true
+		}
 	}
 }
 
-// printReply sends the next n bytes of the reply above.
+// rest is what of the reply is not above.
+func (s *screen) rest() string { return s.reopen + s.text[s.shown:] }
+
+// taken counts the first n bytes of the rest as being above.
+func (s *screen) taken(n int) {
+	s.shown += n - len(s.reopen)
+	s.reopen, s.tried = "", 0
+}
+
+// printReply sends the next n bytes of the rest above, which end a block.
 func (s *screen) printReply(n int) {
-	block := s.text[s.shown : s.shown+n]
-	if strings.TrimSpace(block) != "" {
-		s.print(strings.Join(s.md.lines(block, s.w), "\n")+"\n", nil)
+	block := s.rest()[:n]
+	if rows := s.md.lines(block, s.w); len(rows) > 0 {
+		s.print(strings.Join(rows, "\n") + "\n")
+	} else if s.within {
+		s.print("")
 	}
-	s.shown += n
+	s.taken(n)
+	s.within = false
+	for _, text := range s.held {
+		s.print(text)
+	}
+	s.held = nil
 }
 
 // tellThought puts the thoughts above once, or how many they were.
@@ -344,10 +360,10 @@ func (s *screen) tellThought() {
 	}
 	s.told = true
 	if s.t.folded {
-		s.print(s.md.paint(fmt.Sprintf("+ thoughts of %s, Ctrl-O shows them", count(len(strings.Fields(s.thought)), "word")), styleFaint)+"\n", nil)
+		s.print(s.md.paint(fmt.Sprintf("+ thoughts of %s, Ctrl-O shows them", count(len(strings.Fields(s.thought)), "word")), styleFaint) + "\n")
 		return
 	}
-	s.print(strings.Join(s.faint(s.thought, s.w), "\n")+"\n", nil)
+	s.print(strings.Join(s.faint(s.thought, s.w), "\n") + "\n")
 }
 
 // faint is text that is beside the point, on lines.
@@ -364,15 +380,15 @@ func (s *screen) replied(z outcome, err error) {
 	s.grown()
 	s.status.tiers = s.t.eng.Tiers()
 	s.tellThought()
-	s.printReply(len(s.text) - s.shown)
+	s.printReply(len(s.rest()))
 	if z.stopped {
-		s.print(s.md.paint("(stopped)", styleFaint)+"\n", nil)
+		s.print(s.md.paint("(stopped)", styleFaint) + "\n")
 	}
 	for _, n := range z.notes {
 		s.warn(n)
 	}
 	if z.report != "" {
-		s.print(clean(strings.TrimRight(z.report, "\n")), nil)
+		s.print(clean(strings.TrimRight(z.report, "\n")))
 	}
 	if err != nil {
 		hint := ""
@@ -381,11 +397,9 @@ func (s *screen) replied(z outcome, err error) {
 		}
 		s.warn(err.Error() + hint + ". The message is taken back; Up brings it into the editor.")
 	}
-	s.out = append(s.out, item{"", func() {
-		s.task, s.stop = idle, nil
-		s.text, s.shown = "", 0
-		s.status.look(s)
-	}})
+	s.task, s.stop = idle, nil
+	s.text, s.shown = "", 0
+	s.status.look(s)
 }
 
 // reply has the last message answered.
@@ -435,7 +449,7 @@ func (s *screen) enter() tea.Cmd {
 	s.at, s.draft = len(s.hist.lines), ""
 	s.ed.Reset()
 	if isCommand(text) {
-		s.print(s.md.paint("> "+clean(text), stylePerson), nil)
+		s.print(s.md.paint("> "+clean(text), stylePerson))
 		s.task = commanding
 		s.work.Add(1)
 		return func() tea.Msg {
@@ -464,7 +478,7 @@ func (s *screen) commanded(m commandedMsg) tea.Cmd {
 		m.say = "taken back; it is in the editor"
 	}
 	if m.say != "" {
-		s.print(s.md.paint(clean(m.say), styleFaint)+"\n", nil)
+		s.print(s.md.paint(clean(m.say), styleFaint) + "\n")
 	}
 	if strings.HasPrefix(m.line, "/load") {
 		s.panel = false

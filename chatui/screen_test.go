@@ -44,18 +44,14 @@ func (s *screen) press(keys ...string) {
 // above takes all that was printed.
 func (s *screen) above() string {
 	var all []string
-	for len(s.out) > 0 {
-		all = append(all, s.out[0].text)
-		s.printing = false
-		s.printed()
-	}
+	all, s.out = s.out, nil
 	return strings.Join(all, "\n")
 }
 
 func (s *screen) seen(t *testing.T) string {
 	t.Helper()
-	v := s.View().Content
-	ls := strings.Split(v, "\n")
+	ls := s.frame()
+	v := strings.Join(ls, "\n")
 	if len(ls) > s.h {
 		t.Errorf("%d lines on a screen of %d:\n%s", len(ls), s.h, v)
 	}
@@ -184,18 +180,19 @@ func TestEditor(t *testing.T) {
 	}
 }
 
-// TestStatusBelow: no line that always stands above the cursor is long, since a terminal that becomes narrower breaks it in two and a
-// piece stays.
-func TestStatusBelow(t *testing.T) {
-	s := onScreen(t, false)
-	s.press("h", "i")
-	v := s.View()
-	ls := strings.Split(v.Content, "\n")
-	if n := len(ls); v.Cursor == nil || v.Cursor.Y != 0 || !strings.HasPrefix(ls[0], "> hi") || !strings.HasPrefix(ls[n-1], "context ") {
-		t.Errorf("the cursor is at %+v of\n%s", v.Cursor, v.Content)
-	}
-	s.press("/", "ctrl+c", "/", "t", "tab") // with candidates
-	if ls := strings.Split(s.seen(t), "\n"); !strings.Contains(ls[len(ls)-2], "/temp") || !strings.HasPrefix(ls[len(ls)-1], "context ") {
-		t.Errorf("with candidates:\n%s", strings.Join(ls, "\n"))
+// TestFrame: the editor with its caret, candidates, the status last.
+func TestFrame(t *testing.T) {
+	for _, colour := range []bool{false, true} {
+		s := onScreen(t, colour)
+		s.press("h", "i", "!")
+		s.Update(tea.KeyPressMsg{Code: tea.KeyLeft})
+		want := map[bool]string{false: "> hi▏!", true: "hi\x1b[0;7m!\x1b[0m"}[colour]
+		if ls := s.frame(); len(ls) != 2 || !strings.Contains(ls[0], want) || !strings.HasPrefix(ansi.Strip(ls[1]), "context ") {
+			t.Errorf("%q", ls)
+		}
+		s.press("ctrl+c", "/", "t", "tab")
+		if ls := strings.Split(s.seen(t), "\n"); len(ls) != 3 || !strings.Contains(ls[1], "/temp") || !strings.HasPrefix(ansi.Strip(ls[2]), "context ") {
+			t.Errorf("with candidates: %q", ls)
+		}
 	}
 }

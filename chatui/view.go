@@ -11,12 +11,21 @@ import (
 	"terrace/engine"
 )
 
-// View draws the live part: what grows, the editor, hints, the status. It never has more lines than the terminal. The status is the
-// longest of lines that always stand there, and it is below the cursor: terminals that become narrower break it in two, and what they
-// push down is erased with all below, while what is pushed up would stay there.
+// View draws the live part. It is a canvas's work: the program that asks for the view is left in the belief that there is none.
 func (s *screen) View() tea.View {
-	if s.leaving && s.task == idle && len(s.out) == 0 {
-		return tea.NewView("")
+	if s.on != nil {
+		if err := s.on.draw(s.out, s.frame(), s.afresh); err != nil && !s.leaving {
+			s.leaving = true
+		}
+		s.out, s.afresh = nil, false
+	}
+	return tea.View{}
+}
+
+// frame is the live part: what grows, the editor, hints, the status. It never has more lines than the terminal.
+func (s *screen) frame() []string {
+	if s.leaving && s.task == idle {
+		return nil
 	}
 	var below []string
 	switch {
@@ -38,19 +47,17 @@ func (s *screen) View() tea.View {
 	if len(live) > max(room, 0) {
 		live = live[len(live)-max(room, 0):]
 	}
-	y := len(live)
-	all := append(append(append(live, field...), below...), line)
-	v := tea.NewView(strings.Join(all, "\n"))
-	if c := s.ed.Cursor(); c != nil {
-		c.Y += y
-		v.Cursor = c
+	if c := s.ed.Cursor(); c != nil && c.Y < len(field) {
+		field[c.Y] = s.md.caret(field[c.Y], c.X, s.w)
 	}
-	return v
+	return append(append(append(live, field...), below...), line)
 }
 
-// growing is what of the reply is not above yet, its end where there is no room for all.
+// growing is what of the reply is not above yet, its end where there is no room for all: half of what there is, since a terminal that
+// becomes narrower makes more rows of it, and what it pushes off the screen nobody can erase.
 func (s *screen) growing(room int) []string {
-	rest := s.text[s.shown:]
+	room = (room + 1) / 2
+	rest := s.rest()
 	if strings.TrimSpace(rest) == "" {
 		if s.told || s.text != "" || strings.TrimSpace(s.thought) == "" {
 			if s.panel {
@@ -68,11 +75,12 @@ func (s *screen) growing(room int) []string {
 		}
 		return append(ls, "")
 	}
-	return append(s.md.lines(rest, s.w), "")
+	ls := s.md.lines(rest, s.w)
+	return append(ls[max(0, len(ls)-max(room-1, 1)):], "")
 }
 
 // panelHeight is how many lines of unfolded thoughts are shown at once.
-func (s *screen) panelHeight() int { return max(1, s.h-s.ed.Height()-4) }
+func (s *screen) panelHeight() int { return max(1, min(s.h/2, s.h-s.ed.Height()-4)) }
 
 // panelLines are unfolded thoughts.
 func (s *screen) panelLines() []string {

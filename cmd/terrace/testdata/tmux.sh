@@ -114,6 +114,32 @@ settles
 type "/temp"; key Enter; shows "the temperature is 0"
 key C-d; shows "ended with 0"
 
+# A reply that streams while the window changes: nothing is left behind, nothing is there twice, nothing is missing.
+begin "A=1" "--ignore-eos -n 700"
+type "Who are you?"; key Enter
+shows "I am"
+for size in "70 30" "50 20" "61 16" "44 24" "36 30" "90 30" "52 12" "30 20" "75 25" "41 20" "33 30"; do
+	$tm resize-window -x "${size% *}" -y "${size#* }"
+	sleep 0.1
+	if [ "$size" = "50 20" ]; then # while it writes on for all that
+		until_ok "the status is not drawn for 50 columns" row 'tokens/s.*\.\.\.$'
+		row 'context.*\.\.\.$' && alone 'tokens/s'
+	fi
+done
+settles
+alone 'tokens/s'
+alone '^> a message'
+said=$("$program" run -m "$model" --temp 0 --ignore-eos -n 700 "Who are you?" 2>/dev/null | tr -d ' \n')
+seen=$($tm capture-pane -p -S - | sed '1,/^> Who are you/d' | tr -d ' \n')
+case $seen in
+"$said"time=*) ;; # the log's line about the loop comes after the paragraph
+*)
+	echo "tmux.sh: the reply is $said, and there stands $seen; the screen has" >&2
+	$tm capture-pane -p -S - >&2
+	exit 1 ;;
+esac
+key C-d; shows "ended with 0"
+
 begin "TERM=dumb" ""
 type "What is the capital of France?"; key Enter
 shows "The capital of France is Paris."
