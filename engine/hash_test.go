@@ -39,17 +39,26 @@ func longPrompt(t testing.TB, e *Engine) []int32 {
 	return ids[:200]
 }
 
-func mustOpen(t testing.TB, o Options) *Engine {
+// opened is an engine, and what closes it.
+func opened(t testing.TB, o Options) (e *Engine, end func()) {
 	t.Helper()
 	e, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	return e, func() {
+		t.Helper()
 		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
-	})
+	}
+}
+
+// mustOpen is an engine until the test's end.
+func mustOpen(t testing.TB, o Options) *Engine {
+	t.Helper()
+	e, end := opened(t, o)
+	t.Cleanup(end)
 	return e
 }
 
@@ -68,15 +77,8 @@ func hashLengths() (prompt, answer int) {
 func hashRun(t *testing.T, o Options) Stats {
 	t.Helper()
 	o.Path, o.Context = tinyMoE, 512
-	e, err := Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	e, end := opened(t, o)
+	defer end()
 	s, err := e.NewSession()
 	if err != nil {
 		t.Fatal(err)

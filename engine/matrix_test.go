@@ -84,15 +84,8 @@ func matrixHash(t *testing.T, o Options, r matrixRun) string {
 	dir := t.TempDir()
 	ctx := context.Background()
 	ask := func(before []int32) (hash string, held int) {
-		e, err := Open(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			if err := e.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
+		e, end := opened(t, o)
+		defer end()
 		so := SchedulerOptions{}
 		if r.prefix == prefixCache || r.prefix == prefixRestart {
 			pc, err := e.NewPromptCache(PromptCacheOptions{Dir: dir, Interval: 32})

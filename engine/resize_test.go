@@ -24,15 +24,8 @@ func TestResizeKeepsLogits(t *testing.T) {
 		run := func(o Options, during func(*Engine, func() bool)) ([]float32, Stats) {
 			t.Helper()
 			o.Path, o.Context, o.Batch, o.Threads = path, 256, 48, 2
-			e, err := Open(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := e.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
+			e, end := opened(t, o)
+			defer end()
 			s, err := e.NewSession()
 			if err != nil {
 				t.Fatal(err)

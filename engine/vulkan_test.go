@@ -66,15 +66,8 @@ func answer(t *testing.T, e *Engine, prompt, n int) Result {
 // closed opens an engine, calls f and closes it.
 func closed(t *testing.T, o Options, f func(e *Engine)) {
 	t.Helper()
-	e, err := Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	e, end := opened(t, o)
+	defer end()
 	f(e)
 }
 
