@@ -7,12 +7,16 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := build
-.PHONY: man demo test conformance bench lint build exact race cross shaders check-vulkan check-glslang check-qemu test-arm64 generate generated fuzz release check-release pictures web ci check-go check-cc check-node clean fuzz-long sbom vulncheck chaos web-test check-chromium soak invariants
+.PHONY: man demo test conformance bench lint build exact race cross shaders check-vulkan check-glslang check-qemu test-arm64 generate generated fuzz release check-release pictures web ci check-go say-cgo check-cc check-node clean fuzz-long sbom vulncheck chaos web-test check-chromium soak invariants
 
 check-go:
 	@$(GO) version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "Terrace needs Go 1.26 or newer; 'go version' says: $$($(GO) version 2>&1)"; exit 1; }
 
-build: check-go
+# What a build without cgo lacks, said rather than found out later.
+say-cgo:
+	@[ "$$($(GO) env CGO_ENABLED)" != 0 ] || echo "without cgo ($$(command -v $${CC:-cc} >/dev/null && echo CGO_ENABLED=0 || echo no C compiler)): there is no GPU backend, and its tests are left out" >&2
+
+build: check-go say-cgo
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X terrace/bench.version=$(VERSION)" -o $(BIN) ./cmd/terrace
 
 # The manual page and the completions, beside the program.
@@ -30,7 +34,7 @@ demo: build
 check-vulkan:
 	@[ "$$($(GO) env CGO_ENABLED)" = 0 ] || { ldconfig -p 2>/dev/null | grep -q libvulkan.so.1 && cat /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json 2>/dev/null | grep -q .; } || [ "$$(uname)" != Linux ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy libvulkan1 mesa-vulkan-drivers; else echo "the tests of the GPU backend need a Vulkan driver: install libvulkan1 and mesa-vulkan-drivers, or test with CGO_ENABLED=0"; exit 1; fi
 
-test: check-go check-vulkan
+test: check-go say-cgo check-vulkan
 	$(GO) vet ./...
 	$(GO) test -timeout 20m ./...
 
