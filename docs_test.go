@@ -146,7 +146,7 @@ func TestDocs(t *testing.T) {
 		"Qwen3-30B-A3B-Q8_0.gguf":   "testdata/protocol-random/protocol-random.gguf",
 	})
 	environ := []string{
-		"PATH=" + filepath.Dir(program) + ":" + os.Getenv("PATH"), "HF_ENDPOINT=" + hub, "GOPATH=" + goEnv(t, "GOPATH"), "GOCACHE=" + goEnv(t, "GOCACHE"),
+		"PATH=" + filepath.Dir(program) + ":" + os.Getenv("PATH"), "HF_ENDPOINT=" + hub, "GOPATH=" + goEnv(t, "GOPATH"), "GOMODCACHE=" + goEnv(t, "GOMODCACHE"), "GOCACHE=" + goEnv(t, "GOCACHE"),
 		"GOFLAGS=" + os.Getenv("GOFLAGS"), "GOPROXY=" + goEnv(t, "GOPROXY"), "LANG=C.UTF-8", "TERM=dumb",
 	}
 	var ran tally
