@@ -325,6 +325,10 @@ func (s *Scheduler) until(x *slot) int {
 // pass evaluates the batch, each slot's part with what it costs put to the task's account.
 func (s *Scheduler) pass() {
 	b := &s.batch
+	s.mu.Lock()
+	s.mark() // publish comes after the pass
+	s.mu.Unlock()
+	s.e.stall.beat(-1)
 	b.before = s.counters()
 	start := fault.Now()
 	b.seqs = b.seqs[:0]

@@ -48,6 +48,7 @@ type Engine struct {
 	told    tiers.Stats            // counters when the last request's statistics were made
 	space   func() (string, error) // of a sequence's state
 	mon     *monitor               // nil for a model without experts
+	stall   stallWatch
 
 	measured atomic.Pointer[rates] // nil before MeasureRates
 	log      *slog.Logger
@@ -122,6 +123,7 @@ func Open(o Options) (opened *Engine, err error) {
 	if err := e.bindGuesser(); err != nil {
 		return nil, err
 	}
+	e.watchStalls()
 	e.load = time.Since(start)
 	o.step(LoadDone, 0, 0)
 	e.log.Info("model loaded", "arch", e.model.Config().Arch, "dense", e.dense.bytes, "dense_in", e.opt.Dense, "arena", e.budget.Arena, "slots", e.budget.Slots,
@@ -320,6 +322,7 @@ func (e *Engine) Options() Options { return e.opt }
 // Close frees all memory. No session may be in use.
 func (e *Engine) Close() error {
 	var errs []error
+	e.stall.close() // it looks at all of them
 	if e.heat != nil {
 		e.heat.close()
 		e.heat = nil

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"time"
 
 	"terrace/compute"
 	"terrace/internal/host"
@@ -81,6 +82,8 @@ type Options struct {
 	// SumsDir is the folder with the experts' checksums; each first read of an expert is compared with them. Empty: no
 	// comparison.
 	SumsDir string
+	// StallReport is the time without progress after which requests are reported, with what waits for what. 0: never.
+	StallReport time.Duration `json:"-"`
 	// Progress is called by Open, from its own goroutine, when a step begins and while it goes on. nil: nobody looks.
 	Progress func(LoadProgress) `json:"-"`
 	Log      *slog.Logger       // nil: silent
@@ -186,6 +189,9 @@ func (o *Options) check() error {
 	}
 	if o.CacheRAM < CacheAuto {
 		return fmt.Errorf("the prompt cache is %d bytes, want at least 0", o.CacheRAM)
+	}
+	if o.StallReport < 0 {
+		return fmt.Errorf("the time without progress is %v, want at least 0", o.StallReport)
 	}
 	if o.Reserve < 0 {
 		return fmt.Errorf("reserve is %d bytes, want at least 0", o.Reserve)

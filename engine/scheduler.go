@@ -128,6 +128,7 @@ type Scheduler struct {
 	// cancelled ends what runs, too.
 	cancelled bool
 	infos     []SlotInfo
+	now       []slotNow // the slots, for the watch for work that does not move
 	counts    Counters
 }
 
@@ -167,13 +168,15 @@ func (e *Engine) NewScheduler(o SchedulerOptions) (*Scheduler, error) {
 	s.pool = newPool(e, len(s.slots))
 	s.pool.set(s.slots)
 	s.counts.Width = len(s.slots)
-	s.infos = make([]SlotInfo, len(s.slots))
+	s.infos, s.now = make([]SlotInfo, len(s.slots)), make([]slotNow, len(s.slots))
 	s.publish()
+	e.stall.users.Store(s)
 	go s.run()
 	return s, nil
 }
 
 func (s *Scheduler) free() {
+	s.e.stall.users.CompareAndSwap(s, nil)
 	for _, x := range s.slots {
 		x.state.Free()
 	}

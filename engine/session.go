@@ -55,7 +55,9 @@ func (s *Session) Sync(ctx context.Context, prompt []int32) (int, error) {
 	if s.life != s.e.lives {
 		s.empty(s.e) // nothing to be gained from what it held
 	}
+	s.e.stall.enter()
 	n, err := s.recall(ctx, prompt)
+	s.e.stall.leave()
 	s.moved(n, had)
 	if err != nil {
 		return 0, err
@@ -89,6 +91,8 @@ func (s *Session) forward(ctx context.Context, tokens []int32, mode model.Logits
 	if mode == model.NoLogits {
 		out = nil
 	}
+	s.e.stall.enter()
+	defer s.e.stall.leave()
 	b := model.Batch{Tokens: tokens, Logits: mode, Out: out}
 	err := s.revive(ctx, s.e, s.src)
 	if err == nil {

@@ -111,6 +111,7 @@ func (s *Scheduler) Counters() Counters {
 func (s *Scheduler) publish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.mark()
 	s.counts.Processing, s.counts.Pages, s.counts.PagesTaken = 0, s.pool.steps, 0
 	for i, x := range s.slots {
 		n := SlotInfo{ID: x.id, Context: s.e.opt.Context, Held: s.infos[i].Held, Processing: x.task != nil}

@@ -29,6 +29,7 @@ func (s *walk) init(e *Engine) error {
 		rules[l] = e.model.Rule(l)
 	}
 	src := newSource(e.cache, e.shapes, rules, e.opt.GuessAlways)
+	src.stall = &e.stall
 	src.heat, src.mon, src.topK = e.heat, e.mon, c.TopK
 	src.keeper, _ = e.backend.(compute.Keeper)
 	if e.gpu != nil {

@@ -29,6 +29,7 @@ type source struct {
 	keeper  compute.Keeper // keeps experts on a device; nil: there is none
 	tier    *vram          // counts what was found there; nil: there is none
 	missing []int32        // those of a layer that it does not
+	stall   *stallWatch    // hears that work moves, or nil
 }
 
 // expertShape holds a layer's matrix types and shapes; the bytes come from a lease.
@@ -57,6 +58,7 @@ func (s *source) Hint(at, target int, scores []float32, rows int) {
 
 // Begin is part of model.Source.
 func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32, scores []float32) (model.Request, error) {
+	s.stall.beat(layer)
 	if s.rec != nil {
 		s.rec(layer, choices)
 	}
@@ -150,6 +152,7 @@ func (r *request) Next(ctx context.Context, wait bool) (int32, *compute.Expert, 
 	if !ok || err != nil {
 		return 0, nil, false, err
 	}
+	r.src.stall.beat(r.layer)
 	n := len(r.leases)
 	r.leases = append(r.leases, l)
 	if n == len(r.exps) {

@@ -111,6 +111,7 @@ var (
 	tKeptEntries  = desc("terrace_prompt_cache_entries", "Entries of kept prompts.")
 	tKeptDisk     = desc("terrace_prompt_cache_disk_bytes_total", "Bytes of kept prompts that went to disk or came from it.", "direction")
 	tKeptLost     = desc("terrace_prompt_cache_lost_total", "Entries of kept prompts that left RAM or the disk for want of room, that found no room, and that were not used since they were damaged.", "why")
+	tStalls       = desc("terrace_stalls_total", "Times that requests made no progress for as long as --stall-report says.")
 	tGrammars     = desc("terrace_grammar_bytes", "Bytes of compiled grammars that are kept.")
 	tBodies       = desc("terrace_request_body_bytes", "Bytes of request bodies that are held.")
 )
@@ -151,6 +152,7 @@ func (k *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, d := range []*prometheus.Desc{mDrafts, mDraftTokens, mAccepted} {
 		count(d, 0) // there is no speculation
 	}
+	count(tStalls, float64(m.Engine.Stalls().Total))
 	gauge(tWidth, float64(n.Width))
 	gauge(tPages, float64(n.Pages), "all")
 	gauge(tPages, float64(n.PagesTaken), "taken")

@@ -235,9 +235,12 @@ func (s *Server) health(c *call) error {
 	if c.m == nil {
 		return unavailable(5, "Loading model")
 	}
-	v := map[string]string{"status": "ok"}
+	v := map[string]any{"status": "ok"}
 	if w := c.m.Engine.Health(); w != "" {
 		v["degraded"] = w
+	}
+	if z := c.m.Engine.Stalls().Now; z != nil { // no key is needed here: what waits for what is in the log
+		v["stalled"] = map[string]any{"seconds": int(time.Since(z.Since).Seconds()), "requests": z.Requests}
 	}
 	return c.json(v)
 }

@@ -40,6 +40,7 @@ func (q *queue) Queue(r *Read) {
 	defer q.mu.Unlock()
 	r.piece, r.left, r.err = 0, 0, nil
 	r.began.Store(false)
+	r.since.Store(0)
 	for i := range r.layout.spans {
 		if r.layout.spans[i].length > 0 {
 			r.left++
@@ -131,7 +132,10 @@ func (q *queue) take() (r *Read, piece int, ok bool) {
 		r.piece++
 	}
 	piece = r.piece
-	r.began.Store(true)
+	if !r.began.Load() {
+		r.since.Store(int64(time.Since(epoch)))
+		r.began.Store(true)
+	}
 	r.as[piece] = r.Priority
 	for r.piece++; r.piece < 3 && r.layout.spans[r.piece].length == 0; r.piece++ {
 	}

@@ -40,7 +40,8 @@ type Read struct {
 	left       int         // pieces neither done nor dropped
 	as         [3]Priority // what each piece was issued as
 	err        error
-	began      atomic.Bool // a piece was issued
+	began      atomic.Bool  // a piece was issued
+	since      atomic.Int64 // when the first one was: nanoseconds after epoch
 
 	// Of a store with a mirror: who is told at last, which of the two has it, and as what it was queued there.
 	home    Sink

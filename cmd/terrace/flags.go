@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -126,6 +127,20 @@ func modelPath(c *cli.Context, e env) (string, error) {
 		}
 	}
 	return "", usagef("no model: give -m FILE or set TERRACE_MODEL (the demo model, %s, is not in this folder or above it)", demoModel)
+}
+
+// stallFlag is of commands that may run for long.
+func stallFlag() cli.Flag {
+	return &cli.IntFlag{Name: "stall-report", Value: 30, Usage: "`SECONDS` without progress after which the log says what waits for what (0: never)"}
+}
+
+// stallReport reads it.
+func stallReport(c *cli.Context) (time.Duration, error) {
+	n := c.Int("stall-report")
+	if n < 0 || n > 1<<30 {
+		return 0, usagef("--stall-report is %d, want at least 1 second, or 0", n)
+	}
+	return time.Duration(n) * time.Second, nil
 }
 
 func parseKV(name, s string) (compute.KVType, error) {

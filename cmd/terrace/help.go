@@ -56,7 +56,7 @@ var flagGroups = []flagGroup{
 	{"Sampling", 2, []string{"temp", "seed", "top-k", "top-p", "min-p", "repeat-penalty", "repeat-last-n", "presence-penalty", "frequency-penalty", "ignore-eos", "samplers"}},
 	{"Longer contexts", 0, []string{"rope-scaling", "rope-scale", "rope-freq-base", "rope-freq-scale", "yarn-orig-ctx", "yarn-ext-factor", "yarn-attn-factor", "yarn-beta-slow", "yarn-beta-fast"}},
 	{"Prompts kept", 0, []string{"cache-prompt", "no-cache-prompt", "cache-ram", "cache-dir", "cache-disk"}},
-	{"Output", 2, []string{"stats", "json", "stats-file", "hash-logits", "trace", "verbose"}},
+	{"Output", 2, []string{"stats", "json", "stats-file", "hash-logits", "trace", "stall-report", "verbose"}},
 }
 
 // shortFlags is how many flags a command may have for its help to show them all.

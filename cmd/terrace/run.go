@@ -35,7 +35,7 @@ func runCommand(e env) *cli.Command {
 // answerFlags are those of commands that answer a person.
 func answerFlags() []cli.Flag {
 	return []cli.Flag{
-		heatFlag(),
+		heatFlag(), stallFlag(),
 		&cli.BoolFlag{Name: "verify", Usage: "compare the first read of each expert with its checksum (terrace inspect --checksum makes them)"},
 		&cli.StringFlag{Name: "system-prompt", Aliases: []string{"sys"}, Usage: "system message"},
 		&cli.IntFlag{Name: "predict", Aliases: []string{"n", "n-predict"}, Value: -1, Usage: "tokens to generate at most (-1: until the model ends or the context is full)"},
@@ -56,6 +56,9 @@ func runRun(ctx context.Context, c *cli.Context, e env) (failed error) {
 		return err
 	}
 	if o.HeatDir, err = heatDir(c, e); err != nil {
+		return err
+	}
+	if o.StallReport, err = stallReport(c); err != nil {
 		return err
 	}
 	if c.Bool("verify") {

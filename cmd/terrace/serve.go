@@ -186,7 +186,7 @@ func parseSwitch(s string) (bool, error) {
 }
 
 func serveCommand(e env) *cli.Command {
-	flags := append(append(append(modelFlags(), samplingFlags()...), heatFlag()), serveFlags()...)
+	flags := append(append(append(modelFlags(), samplingFlags()...), heatFlag(), stallFlag()), serveFlags()...)
 	return &cli.Command{
 		Name:  "serve",
 		Usage: "answer HTTP as llama-server, OpenAI and Anthropic do",
@@ -224,6 +224,9 @@ func runServe(ctx context.Context, c *cli.Context, e env) error {
 		return err
 	}
 	if o.HeatDir, err = heatDir(c, e); err != nil {
+		return err
+	}
+	if o.StallReport, err = stallReport(c); err != nil {
 		return err
 	}
 	so, err := serverOptions(c, o.Log)
