@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"terrace/gguf"
 	"terrace/internal/host"
 	"terrace/internal/testfile"
@@ -55,7 +57,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func (c *childRun) run(r *childReport) error {

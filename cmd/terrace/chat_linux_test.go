@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"terrace/engine"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mainVar) != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // terminal is the program at a pseudo terminal.
