@@ -143,7 +143,7 @@ func Predictions(ctx context.Context, c PlanConfig) (*PlanReport, error) {
 		}
 		cases = append(cases, *x)
 	}
-	have, err := readPlanRecords(c.Results)
+	have, err := readPlanRecords(c.Results, c.Progress)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (c *PlanConfig) prepare(ctx context.Context, m PlanModel) (*planCase, error
 	if x.shape.Fixed.Experts == 0 {
 		return nil, fmt.Errorf("%s has no routed experts to stream", m.Path)
 	}
-	if x.shape.Curve = engine.CurveOf(f, c.Dir); x.shape.Curve == nil || x.shape.Curve.Policy == "most used" {
+	if x.shape.Curve = engine.CurveOf(f, c.Dir, nil); x.shape.Curve == nil || x.shape.Curve.Policy == "most used" {
 		c.Progress(filepath.Base(m.Path) + ": reuse curve")
 		cfg := ReuseConfig{Engine: engine.Options{Path: m.Path, Threads: c.Threads}, Dir: c.Dir, Tokens: c.Reuse}
 		if m.Texts != "" {
@@ -224,7 +224,8 @@ func (c *PlanConfig) prepare(ctx context.Context, m PlanModel) (*planCase, error
 	return x, nil
 }
 
-func readPlanRecords(path string) (map[string]PlanRecord, error) {
+// readPlanRecords reads what was measured before; a damaged line is passed over with a message.
+func readPlanRecords(path string, tell func(string)) (map[string]PlanRecord, error) {
 	out := map[string]PlanRecord{}
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -241,7 +242,8 @@ func readPlanRecords(path string) (map[string]PlanRecord, error) {
 		}
 		var r PlanRecord
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return nil, fmt.Errorf("%s: line %d: %w", path, n, err)
+			tell(fmt.Sprintf("line %d of %s is passed over, and its cell measured again: %v", n, path, err)) // a crash may have cut it off
+			continue
 		}
 		out[r.Cell.key()] = r
 	}
@@ -254,11 +256,13 @@ func appendPlanRecord(path string, r *PlanRecord) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := host.AppendLines(path)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(b, '\n'))
+	if _, err = f.Write(append(b, '\n')); err == nil {
+		err = f.Sync()
+	}
 	return errors.Join(err, f.Close())
 }
 

@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"terrace/internal/host"
 )
 
 // A soak is a load (load.go) on a server whose RAM budget starves and changes all the time. Each minute goes to a file as a line
@@ -152,7 +154,7 @@ func Soak(ctx context.Context, c SoakConfig) (*LoadReport, error) {
 	if err != nil || left == 0 {
 		return nil, err
 	}
-	f, err := os.OpenFile(c.File, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	f, err := host.AppendLines(c.File)
 	if err != nil {
 		return nil, err
 	}

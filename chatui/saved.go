@@ -152,10 +152,7 @@ func (t *talk) save(name string, state bool) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	if err := host.ReplaceFile(path+".json", append(b, '\n')); err != nil {
-		return "", err
-	}
-	if err := os.Chmod(path+".json", 0o600); err != nil {
+	if err := host.ReplacePrivate(path+".json", append(b, '\n')); err != nil {
 		return "", err
 	}
 	out := fmt.Sprintf("saved %s as %s", count(len(t.msgs), "message"), name)

@@ -227,8 +227,31 @@ func TestHistory(t *testing.T) {
 	if err := os.WriteFile(c.path, []byte("no JSON\n\"fine\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := newHistory(dir); err != nil || len(d.lines) != 1 || d.lines[0] != "fine" {
+	d, err := newHistory(dir)
+	if err == nil || !strings.Contains(err.Error(), "1 lines are damaged and left out") || len(d.lines) != 1 || d.lines[0] != "fine" {
 		t.Errorf("%v, %v", d, err)
+	}
+	if err := d.add("next"); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(d.path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v: nobody else may read it", st, err)
+	}
+	if d, err = newHistory(dir); err != nil || strings.Join(d.lines, "|") != "fine|next" {
+		t.Errorf("after it was written anew: %v, %v", d, err)
+	}
+	later := "{\"format\":\"terrace chat history\",\"version\":2}\n\"kept\"\n"
+	if err := os.WriteFile(c.path, []byte(later), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = newHistory(dir); !errors.Is(err, errNewHistory) || len(d.lines) != 0 {
+		t.Errorf("of a later version: %v, %v", d, err)
+	}
+	if err := d.add("here"); !errors.Is(err, errNewHistory) || len(d.lines) != 1 {
+		t.Errorf("it is kept here alone: %v, %v", d, err)
+	}
+	if b, err := os.ReadFile(c.path); err != nil || string(b) != later {
+		t.Errorf("the file of the newer program became %q, %v", b, err)
 	}
 }
 

@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -17,7 +20,8 @@ func CurvePath(dir, fingerprint string) string {
 
 // CurveOf is what is known in the cache folder dir about how the model in f uses its experts again: a measured curve, else
 // one from its heat profile. nil: nothing, or the folder is "".
-func CurveOf(f *gguf.File, dir string) *plan.Curve {
+// log, which may be nil, is told of files that are there and of no use.
+func CurveOf(f *gguf.File, dir string, log *slog.Logger) *plan.Curve {
 	if dir == "" {
 		return nil
 	}
@@ -26,11 +30,19 @@ func CurveOf(f *gguf.File, dir string) *plan.Curve {
 		return nil
 	}
 	path := CurvePath(dir, fp)
-	if b, err := os.ReadFile(path); err == nil {
-		if c, err := plan.ParseCurve(path, b); err == nil {
+	b, err := os.ReadFile(path)
+	if err == nil {
+		var c *plan.Curve
+		if c, err = plan.ParseCurve(path, b); err == nil {
 			return c
 		}
 	}
+	useless := func(what string, err error) {
+		if log != nil && !errors.Is(err, fs.ErrNotExist) {
+			log.Warn(what+" is ignored", "reason", err)
+		}
+	}
+	useless("reuse curve", err)
 	m, err := model.Load(f, model.Options{})
 	if err != nil {
 		return nil
@@ -41,6 +53,7 @@ func CurveOf(f *gguf.File, dir string) *plan.Curve {
 	}
 	h, err := p.Load()
 	if err != nil {
+		useless("heat profile", err)
 		return nil
 	}
 	return plan.CurveFromHeat(fmt.Sprintf("heat profile of this model, %d tokens", h.Tokens), m.Config().TopK, h.Recent)

@@ -81,7 +81,7 @@ func (c *countWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Create writes a single GGUF file at path, through a temporary file beside it, so that path is never half written.
+// Create writes a single GGUF file at path, through a temporary file beside it, so that path is never half written, nor after a crash.
 func Create(path string, f WriteFile) error {
 	tmp, err := createTemp(path, f)
 	if err != nil {
@@ -179,6 +179,9 @@ func createTemp(path string, f WriteFile) (string, error) {
 	if err == nil {
 		// CreateTemp makes files for their owner alone; a model is for everyone, as os.Create would make it.
 		err = out.Chmod(0o644)
+	}
+	if err == nil {
+		err = out.Sync()
 	}
 	err = errors.Join(err, out.Close())
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"terrace/internal/host"
 )
 
 // TraceLine is the routing of one token, one JSON object a line of a trace.
@@ -200,16 +202,28 @@ type TraceWriter struct {
 	line   int
 	layers int
 	err    error
+	file   *host.Replacement // of CreateTrace; nil: there is none to complete
 }
 
-// CreateTrace makes the file at path, replacing an older one, gzip if the name ends in .gz. Close completes it.
+// CreateTrace makes the file at path, gzip if the name ends in .gz. Close completes it and puts it in the place of an older
+// one, which stays where a trace is not completed or has no lines. A pipe is written to as lines come.
 func CreateTrace(path string) (*TraceWriter, error) {
-	f, err := os.Create(path)
+	zip := strings.HasSuffix(path, ".gz")
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return nil, fmt.Errorf("router: trace: %w", err)
+		}
+		t := NewTraceWriter(f, path, zip)
+		t.close = append(t.close, f)
+		return t, nil
+	}
+	r, err := host.Replace(path)
 	if err != nil {
 		return nil, fmt.Errorf("router: trace: %w", err)
 	}
-	t := NewTraceWriter(f, path, strings.HasSuffix(path, ".gz"))
-	t.close = append(t.close, f)
+	t := NewTraceWriter(r, path, zip)
+	t.file = r
 	return t, nil
 }
 
@@ -284,6 +298,14 @@ func (t *TraceWriter) Close() error {
 	err := t.w.Flush()
 	if e := closeAll(t.close); err == nil {
 		err = e
+	}
+	if t.file != nil {
+		if err == nil && t.line > 0 {
+			err = t.file.Commit()
+		} else {
+			err = errors.Join(err, t.file.Abort())
+		}
+		t.file = nil
 	}
 	if err != nil {
 		return fmt.Errorf("router: trace %s: %w", t.name, err)

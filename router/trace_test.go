@@ -3,6 +3,7 @@ package router
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -75,6 +76,62 @@ func TestRealTraceRoundTrip(t *testing.T) {
 	}
 	if n != lines || !bytes.Equal(out.Bytes(), raw) {
 		t.Errorf("%d lines, %d bytes written, want %d lines and the %d bytes read", n, out.Len(), lines, len(raw))
+	}
+}
+
+// TestTraceReplaces: an older trace stays until the new one is whole, and where that has no lines or cannot be written.
+func TestTraceReplaces(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.jsonl")
+	line := TraceLine{Experts: [][]int32{{1}}, Weights: [][]float32{{1}}}
+	is := func(want string) {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		if list, _ := os.ReadDir(filepath.Dir(path)); err != nil || !strings.HasPrefix(string(b), want) || len(list) > 2 {
+			t.Fatalf("%q, %v, %v; want %q", b, err, list, want)
+		}
+	}
+	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, lines := range []int{0, 3} {
+		w, err := CreateTrace(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range lines {
+			if err := w.Write(&line); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		is("old")
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is(`{"seq":0`)
+	w, err := CreateTrace(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Write(&line); err != nil {
+		t.Fatal(err)
+	}
+	w.file.Abort() // it cannot be written to any more
+	if err := w.Close(); err == nil {
+		t.Error("a trace that could not be written, and no error")
+	}
+	is(`{"seq":0`)
+	if w, err = CreateTrace(os.DevNull); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Write(&line), w.Close()); err != nil {
+		t.Error(err)
+	}
+	if st, err := os.Stat(os.DevNull); err != nil || st.Mode().IsRegular() {
+		t.Error(st, err)
 	}
 }
 

@@ -39,7 +39,7 @@ const defaultStaging = 32 << 20
 
 // New opens a device. It answers ErrUnavailable where none can be used.
 func New(o Options) (*Backend, error) {
-	cache := readCache(o.CacheFile)
+	cache := loadCache(o.CacheFile, o.Log)
 	d, err := openDevice(&o, cache)
 	if err != nil {
 		return nil, err

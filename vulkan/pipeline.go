@@ -9,12 +9,7 @@ import (
 	"embed"
 	"encoding/binary"
 	"fmt"
-	"os"
-	"path/filepath"
-	"time"
 	"unsafe"
-
-	"terrace/internal/host"
 )
 
 //go:embed shaders/*.spv
@@ -137,18 +132,6 @@ func (p *pipelines) modes(w []uint32) []uint32 {
 	return out
 }
 
-// readCache is the contents of a pipeline cache, nil where there is none. The driver looks whether they are its own.
-func readCache(file string) []byte {
-	if file == "" {
-		return nil
-	}
-	b, err := os.ReadFile(file)
-	if err != nil || len(b) > 64<<20 {
-		return nil
-	}
-	return b
-}
-
 // save keeps the pipelines for the next run.
 func (p *pipelines) save(file string) error {
 	n := C.tv_cache_size(p.d.d)
@@ -159,13 +142,5 @@ func (p *pipelines) save(file string) error {
 	if err := p.d.check("the pipeline cache", C.tv_cache_data(p.d.d, unsafe.Pointer(&b[0]), &n)); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
-	}
-	unlock, err := host.LockFile(file+".lock", time.Second)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return host.ReplaceFile(file, b[:n])
+	return saveCache(file, b[:n])
 }

@@ -57,11 +57,12 @@ func (m *Model) Write(ctx context.Context, path string, progress func(done int64
 	if err == nil {
 		err = out.Chmod(0o644)
 	}
+	if err == nil {
+		err = out.Sync()
+	}
 	if err == nil && m.Data >= forgetFrom {
-		if err = out.Sync(); err == nil {
-			// Advice that a system refuses costs a reader's first measurement, not the file.
-			_ = host.Forget(out)
-		}
+		// Advice that a system refuses costs a reader's first measurement, not the file.
+		_ = host.Forget(out)
 	}
 	if cerr := out.Close(); err == nil {
 		err = cerr

@@ -12,7 +12,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"terrace/engine"
-	"terrace/internal/host"
 	"terrace/tiers"
 )
 
@@ -230,7 +229,7 @@ func runHeatExport(c *cli.Context, e env) error {
 		return err
 	}
 	if path := c.String("output"); path != "" && path != "-" {
-		return host.ReplaceFile(path, b)
+		return replaceResult(path, b)
 	}
 	_, err = e.out.Write(b)
 	return err

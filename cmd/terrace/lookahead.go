@@ -14,7 +14,6 @@ import (
 
 	"terrace/bench"
 	"terrace/engine"
-	"terrace/internal/host"
 )
 
 // lookaheadFlags are those of `bench decode` with lists of settings.
@@ -134,7 +133,7 @@ func runLookaheads(c *cli.Context, e env) error {
 		if err := bench.WriteSVG(&b, panels); err != nil {
 			return err
 		}
-		if err := host.ReplaceFile(path, []byte(b.String())); err != nil {
+		if err := replaceResult(path, []byte(b.String())); err != nil {
 			return fmt.Errorf("--svg: %w", err)
 		}
 	}

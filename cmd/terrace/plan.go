@@ -205,7 +205,7 @@ func planShape(c *cli.Context, e env, f *gguf.File) (s plan.Shape, err error) {
 		s.Curve, err = plan.ParseCurve(path, b)
 		return s, err
 	}
-	s.Curve = engine.CurveOf(f, dir)
+	s.Curve = engine.CurveOf(f, dir, logger(c, e))
 	return s, nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"terrace/chat"
 	"terrace/engine"
+	"terrace/internal/host"
 	"terrace/router"
 	"terrace/sample"
 )
@@ -313,7 +314,7 @@ func (r *runner) tokens(msgs []chat.Message, raw string) ([]int32, error) {
 func openStats(path string) (f *os.File, undo func(), err error) {
 	_, err = os.Stat(path)
 	created := errors.Is(err, os.ErrNotExist)
-	if f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644); err != nil {
+	if f, err = host.AppendLines(path); err != nil {
 		return nil, nil, fmt.Errorf("--stats-file: %w", err)
 	}
 	return f, func() {

@@ -31,7 +31,7 @@ func (s *servedPlan) Plan(sizes []plan.Size) (p plan.Plan, here plan.Size, err e
 	shape := s.shape
 	var profile plan.Profile
 	if dir := cacheDir(s.e); dir != "" {
-		shape.Curve = engine.CurveOf(s.eng.File(), dir) // it is learned while the server runs
+		shape.Curve = engine.CurveOf(s.eng.File(), dir, o.Log) // it is learned while the server runs
 		if profile, err = plan.ReadProfile(filepath.Join(dir, "machine.json")); err != nil && o.Log != nil {
 			o.Log.Debug("the machine profile is left out of a plan", "error", err)
 		}

@@ -3,6 +3,7 @@ package host
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -91,5 +92,91 @@ func TestReplaceFile(t *testing.T) {
 	}
 	if err := ReplaceFile(filepath.Join(dir, "none", "x"), nil); err == nil {
 		t.Error("written into a folder that does not exist")
+	}
+}
+
+// TestReplace: nothing is seen before Commit, nothing is left after Abort, and only what is old beside it is removed.
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	p := filepath.Join(dir, "trace.gz")
+	if err := os.WriteFile(p, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	young, old := filepath.Join(dir, ".trace.gz.terrace-tmp-1"), filepath.Join(dir, ".trace.gz.terrace-tmp-2")
+	for _, q := range []string{young, old} {
+		if err := os.WriteFile(q, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(old, time.Time{}, time.Now().Add(-2*replaceAge)); err != nil {
+		t.Fatal(err)
+	}
+	write := func() *Replacement {
+		r, err := Replace(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if _, err := r.Write([]byte("new ")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b, _ := os.ReadFile(p); string(b) != "old" {
+			t.Errorf("before the end it is %q", b)
+		}
+		return r
+	}
+	if err := write().Abort(); err != nil {
+		t.Error(err)
+	}
+	if err := write().Commit(); err != nil {
+		t.Error(err)
+	}
+	if b, _ := os.ReadFile(p); string(b) != "new new new " {
+		t.Errorf("it is %q", b)
+	}
+	if es, _ := os.ReadDir(dir); len(es) != 2 || es[0].Name() != filepath.Base(young) {
+		t.Errorf("left in the folder: %v, want the file and what somebody else just writes", es)
+	}
+}
+
+// TestReplacePrivate: nobody else may read it, before and after.
+func TestReplacePrivate(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "x")
+	for range 2 {
+		if err := ReplacePrivate(p, []byte("mine")); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := os.Stat(p); err != nil || runtime.GOOS != "windows" && st.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", st.Mode(), err)
+		}
+	}
+}
+
+// TestAppendLines: a line that was cut off is ended before another is added, and whole ones are left as they are.
+func TestAppendLines(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "x.jsonl")
+	add := func(s string) {
+		f, err := AppendLines(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(s); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range []string{"one\n", "two\n", "cut o", "three\n", "four\n"} {
+		add(s)
+	}
+	if b, _ := os.ReadFile(p); string(b) != "one\ntwo\ncut o\nthree\nfour\n" {
+		t.Errorf("%q", b)
+	}
+	if f, err := AppendLines(os.DevNull); err != nil {
+		t.Error(err)
+	} else {
+		f.Close()
 	}
 }
