@@ -7,7 +7,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := build
-.PHONY: man demo test conformance bench lint build exact race cross shaders check-vulkan check-glslang check-qemu test-arm64 generate generated fuzz release check-release pictures web ci check-go say-cgo check-cc check-node clean fuzz-long sbom vulncheck chaos web-test check-chromium soak invariants
+.PHONY: man demo test conformance bench lint build exact race cross shaders check-vulkan check-glslang check-qemu test-arm64 generate generated fuzz release check-release pictures web ci check-go say-cgo check-cc check-node clean fuzz-long sbom vulncheck chaos web-test check-chromium soak invariants faults
 
 check-go:
 	@$(GO) version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "Terrace needs Go 1.26 or newer; 'go version' says: $$($(GO) version 2>&1)"; exit 1; }
@@ -120,10 +120,20 @@ check-glslang:
 shaders: check-go check-glslang
 	cd vulkan/shaders && $(GO) run ./_gen
 
-# Seeded faults under requests; seeds that this code has done according to the file are left out.
+# Seeded faults under runs and under requests to a server; seeds that this code has done according to the file are left out. `make faults`
+# is the small form, for CI, without a record: ten seeds of each, and the other tests of builds in which things may go wrong.
 SEEDS ?= 1..100
+OVER  ?= run serve
+CHAOS_run   := ./cmd/terrace
+CHAOS_serve := ./server
 chaos: check-go
-	TERRACE_CHAOS=$(SEEDS) TERRACE_CHAOS_FILE=$(CURDIR)/bench/results/chaos.jsonl $(GO) test -tags faults ./server -run '^TestChaos$$' -count=1 -v -timeout 120m
+	for room in $(foreach o,$(OVER),$(CHAOS_$(o))); do \
+		TERRACE_CHAOS=$(SEEDS) TERRACE_CHAOS_FILE=$(CURDIR)/bench/results/chaos.jsonl $(GO) test -tags faults $$room -run '^TestChaos$$' -count=1 -v -timeout 120m || exit 1; \
+	done
+
+faults: check-go
+	$(GO) vet -tags faults ./internal/fault ./tiers ./vulkan ./engine ./server ./cmd/terrace
+	$(GO) test -tags faults ./engine ./server ./cmd/terrace -run '^(TestChaos|TestStall.*)$$'
 
 # Mixed load over HTTP at a starving budget that changes every few seconds; minutes that this code has done according to the file count.
 # Nothing else should run beside it.
@@ -151,7 +161,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@latest
 vulncheck: check-go
 	$(GO) run $(GOVULNCHECK) ./...
 
-ci: test invariants fuzz conformance web-test cross generated race
+ci: test invariants faults fuzz conformance web-test cross generated race
 
 # Archives for users, with licences and checksums, in dist/. One of them has the GPU backend and needs a C compiler; RELEASE_FLAGS=-no-vulkan leaves it out.
 RELEASE_VERSION ?= $(VERSION)

@@ -16,7 +16,7 @@ import (
 var floors = map[string]int{
 	"internal/fault": -1, "internal/invariant": -1,
 	"gguf": 0, "chat": 0, "internal/host": 0, "internal/fmath": 0, "internal/testfile": 0, "web": 0,
-	"compute": 1, "promptstore": 1, "quant": 1, "tokenizer": 1, "internal/uring": 1, "router": 1, "sample": 1, "grammar": 1, "hub": 1,
+	"compute": 1, "promptstore": 1, "quant": 1, "tokenizer": 1, "internal/uring": 1, "router": 1, "sample": 1, "grammar": 1, "hub": 1, "internal/chaos": 1,
 	"tiers": 2, "kernels": 2,
 	"model": 3, "prefetch": 3, "compute/cpu": 3, "compute/split": 3, "compute/computetest": 3, "internal/tinymodel": 3, "vulkan": 3, "plan": 3, "bench/synth": 3,
 	"engine": 4,

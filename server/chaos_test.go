@@ -7,21 +7,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"terrace/engine"
+	runs "terrace/internal/chaos"
 	"terrace/internal/fault"
 )
 
@@ -44,14 +40,14 @@ const chaosTokens = 4
 type chaos struct {
 	right map[string]string
 	sums  string // folder of checksums
-	errs  map[string]int
-	mu    sync.Mutex
+	runs.Tally
 }
 
 // newChaos asks each prompt on a sound machine, and makes checksums of the experts.
 func newChaos(t *testing.T) *chaos {
 	t.Helper()
-	c := &chaos{right: map[string]string{}, errs: map[string]int{}}
+	c := &chaos{right: map[string]string{}}
+	c.Kinds = []string{"input/output error", "the file has", "cannot allocate memory", "no space left", "checksum", "does not fit"}
 	e, err := engine.Open(engine.Options{Path: chaosModel, Context: 256, Slots: 1, ExpertRAM: engine.ExpertBudget{Percent: 100}})
 	if err != nil {
 		t.Fatal(err)
@@ -121,31 +117,6 @@ func askChaos(ctx context.Context, srv *Server, prompt string, stream bool) (cod
 	return code, text, ""
 }
 
-// groups is the tree of a machine whose control group shrinks and is under pressure.
-type groups struct {
-	mu    sync.Mutex
-	limit int64
-	stall int64 // microseconds
-}
-
-func (g *groups) Open(name string) (fs.File, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	held := int64(64 << 20)
-	psi := fmt.Sprintf("some avg10=0.00 avg60=0.00 avg300=0.00 total=%d\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=%d\n", g.stall, g.stall)
-	return fstest.MapFS{
-		"proc/self/cgroup":                  {Data: []byte("0::/box\n")},
-		"proc/self/status":                  {Data: fmt.Appendf(nil, "VmRSS: %d kB\nRssAnon: %d kB\nRssShmem: 0 kB\n", held>>10, held>>10)},
-		"proc/meminfo":                      {Data: []byte("MemTotal: 8000000 kB\nMemAvailable: 6000000 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")},
-		"proc/self/mountinfo":               {Data: []byte("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")},
-		"proc/pressure/memory":              {Data: []byte(psi)},
-		"sys/fs/cgroup/box/cgroup.type":     {Data: []byte("domain\n")},
-		"sys/fs/cgroup/box/memory.max":      {Data: fmt.Appendf(nil, "%d\n", g.limit)},
-		"sys/fs/cgroup/box/memory.current":  {Data: fmt.Appendf(nil, "%d\n", held)},
-		"sys/fs/cgroup/box/memory.pressure": {Data: []byte(psi)},
-	}.Open(name)
-}
-
 // run is one seed: an engine with settings of chance, clients beside one another, a machine on which things go wrong. Each
 // request must end in the right text or in one clear error; afterwards, on a sound machine, all must be right.
 func (c *chaos) run(t *testing.T, seed uint64) (requests int) {
@@ -157,7 +128,7 @@ func (c *chaos) run(t *testing.T, seed uint64) (requests int) {
 		}
 		return 1 + rng.IntN(most)
 	}
-	g := &groups{limit: 2 << 30}
+	g := runs.NewMachine(2 << 30)
 	o := engine.Options{
 		Path: chaosModel, Context: 256, Slots: 1 + rng.IntN(3), Threads: 1 + rng.IntN(2), Batch: []int{0, 7, 64}[rng.IntN(3)],
 		Store: []string{"uring", "pread", "mmap"}[rng.IntN(3)], Lookahead: rng.IntN(3), Dense: []string{"ram", "mmap"}[rng.IntN(2)],
@@ -182,7 +153,7 @@ func (c *chaos) run(t *testing.T, seed uint64) (requests int) {
 		if !early || strings.Contains(err.Error(), "\n") {
 			t.Errorf("seed %d: open: %v", seed, err)
 		}
-		c.note("open: " + err.Error())
+		c.Error("open: " + err.Error())
 		return 1
 	}
 	defer func() {
@@ -197,7 +168,7 @@ func (c *chaos) run(t *testing.T, seed uint64) (requests int) {
 		if !early {
 			t.Errorf("seed %d: %v", seed, err)
 		}
-		c.note("scheduler: " + err.Error())
+		c.Error("scheduler: " + err.Error())
 		return 1
 	}
 	defer s.Close(context.Background())
@@ -234,9 +205,7 @@ func (c *chaos) run(t *testing.T, seed uint64) (requests int) {
 		for range orng.IntN(4) {
 			switch orng.IntN(3) {
 			case 0:
-				g.mu.Lock()
-				g.limit, g.stall = int64(200+orng.IntN(1500))<<20, g.stall+int64(orng.IntN(2))*1e6
-				g.mu.Unlock()
+				g.Set(int64(200+orng.IntN(1500))<<20, time.Duration(orng.IntN(2))*time.Second)
 			case 1:
 				_ = e.SetRAM(int64(100+orng.IntN(900)) << 20) // too little is refused
 			case 2:
@@ -245,13 +214,13 @@ func (c *chaos) run(t *testing.T, seed uint64) (requests int) {
 					_, err = s.RestoreSlot(context.Background(), 0, "a.bin")
 				}
 				if err != nil {
-					c.note("slot: " + err.Error())
+					c.Error("slot: " + err.Error())
 				}
 			}
 		}
 	})
 	wg.Wait()
-	c.settle(fault.Counts())
+	c.Add("faults", int(fault.Counts().Sum()))
 	fault.Set(&fault.Plan{Seed: seed, Machine: g})
 	for _, prompt := range chaosPrompts[:1+rng.IntN(len(chaosPrompts))] {
 		requests++
@@ -277,24 +246,6 @@ func (c *chaos) run(t *testing.T, seed uint64) (requests int) {
 	return requests
 }
 
-func (c *chaos) note(msg string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, kind := range []string{"input/output error", "the file has", "cannot allocate memory", "no space left", "checksum", "does not fit"} {
-		if strings.Contains(msg, kind) {
-			c.errs[kind]++
-			return
-		}
-	}
-	c.errs[msg]++
-}
-
-func (c *chaos) settle(n fault.Count) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.errs["faults"] += int(n.Sum())
-}
-
 // judge looks at one answer.
 func (c *chaos) judge(t *testing.T, seed uint64, prompt string, code int, text, msg string, cut bool) {
 	want := c.right[prompt]
@@ -304,108 +255,16 @@ func (c *chaos) judge(t *testing.T, seed uint64, prompt string, code int, text, 
 	case code < 400 || msg == "" || strings.Contains(msg, "\n") || strings.Contains(msg, "goroutine") || !strings.HasPrefix(want, text):
 		t.Errorf("seed %d: %q: %d %q %q, want %q", seed, prompt, code, text, msg, want)
 	default:
-		c.note(msg)
+		c.Error(msg)
 	}
 }
 
-// seedRange reads TERRACE_CHAOS, "a..b".
-func seedRange(t *testing.T) (from, to uint64) {
-	t.Helper()
-	v := os.Getenv("TERRACE_CHAOS")
-	if v == "" {
-		v = "1..100"
-	}
-	if n, err := fmt.Sscanf(v, "%d..%d", &from, &to); n != 2 || from > to {
-		t.Fatalf("seeds %q, want a..b: %v", v, err)
-	}
-	return from, to
-}
-
-// chaosLine is a block of seeds in bench/results/chaos.jsonl.
-type chaosLine struct {
-	From     uint64         `json:"from"`
-	To       uint64         `json:"to"`
-	Requests int            `json:"requests"`
-	Minutes  float64        `json:"minutes"`
-	Commit   string         `json:"commit"`
-	Failed   bool           `json:"failed"`
-	Told     map[string]int `json:"told"`
-}
-
-const chaosBlock = 100
-
-// TestChaos runs the seeds of TERRACE_CHAOS. With TERRACE_CHAOS_FILE it leaves out blocks of seeds that this commit has done
-// according to that file, and adds those it does.
+// TestChaos runs the seeds of TERRACE_CHAOS. With TERRACE_CHAOS_FILE it leaves out those that this code has done according to
+// that file, and adds those it does.
 func TestChaos(t *testing.T) {
-	from, to := seedRange(t)
-	file, commit := os.Getenv("TERRACE_CHAOS_FILE"), ""
-	done := map[uint64]bool{}
-	if file != "" {
-		out, err := exec.Command("git", "log", "-1", "--format=%h", "--", "../tiers", "../engine", "../server", "../model", "../prefetch", "../promptstore", "../internal/host", "../internal/fault").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		commit = strings.TrimSpace(string(out))
-		b, err := os.ReadFile(file)
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(b)) {
-			var l chaosLine
-			if json.Unmarshal([]byte(line), &l) == nil && l.Commit == commit && !l.Failed {
-				for s := l.From; s <= l.To; s++ {
-					done[s] = true
-				}
-			}
-		}
-	}
 	c := newChaos(t)
-	routines := runtime.NumGoroutine()
-	one := func(seed uint64) (n int) {
-		watch := time.AfterFunc(2*time.Minute, func() {
-			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
-			panic(fmt.Sprintf("seed %d does not end", seed))
-		})
-		defer watch.Stop()
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { n = c.run(t, seed) })
-		for until := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > routines && time.Now().Before(until); {
-			time.Sleep(time.Millisecond)
-		}
-		if now := runtime.NumGoroutine(); now > routines {
-			t.Errorf("seed %d: %d goroutines, %d before", seed, now, routines)
-			routines = now
-		}
-		return n
-	}
-	for _, s := range failedSeeds {
-		one(s)
-	}
-	for a := from; a <= to; a += chaosBlock {
-		b := min(a+chaosBlock-1, to)
-		l := chaosLine{From: a, To: b, Commit: commit}
-		c.errs = map[string]int{}
-		start, ran := time.Now(), 0
-		for s := a; s <= b; s++ {
-			if !done[s] {
-				l.Requests += one(s)
-				ran++
-			}
-		}
-		if ran == 0 {
-			continue
-		}
-		l.Minutes, l.Failed, l.Told = time.Since(start).Minutes(), t.Failed(), c.errs
-		t.Logf("seeds %d to %d: %d requests, %.2f minutes, %v", a, b, l.Requests, l.Minutes, l.Told)
-		if file != "" {
-			line, _ := json.Marshal(l)
-			f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-			if err == nil {
-				_, err = f.Write(append(line, '\n'))
-				f.Close()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	runs.Run(t, runs.Plan{
+		Over: "serve", Seeds: os.Getenv("TERRACE_CHAOS"), File: os.Getenv("TERRACE_CHAOS_FILE"), Failed: failedSeeds, One: c.run, Tally: &c.Tally,
+		Rooms: []string{".", "../tiers", "../engine", "../model", "../prefetch", "../promptstore", "../internal/host", "../internal/fault", "../internal/chaos"},
+	})
 }

@@ -305,7 +305,7 @@ func (d *device) wait(by *C.tv_device) C.int {
 
 // allocate takes memory of a type.
 func (d *device) allocate(n uint64, typ uint32, mapped int, b *C.tv_block) C.int {
-	if d.fault.refused() {
+	if d.fault.refused(int64(n)) {
 		return -2
 	}
 	var got C.tv_block // by itself: its address goes to C

@@ -1,6 +1,10 @@
 package vulkan
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"terrace/internal/fault"
+)
 
 // Fault has a device fail where a test wants it: it counts down to 0 and stays there. The zero value never fails.
 type Fault struct {
@@ -19,6 +23,9 @@ func (f *Fault) Allocated() int64 { return f.allocated.Load() }
 
 // lost tells whether the device is lost; with more a submission is counted.
 func (f *Fault) lost(more bool) bool {
+	if fault.On && more && fault.DeviceLost() != nil {
+		return true
+	}
 	if f == nil {
 		return false
 	}
@@ -29,8 +36,11 @@ func (f *Fault) lost(more bool) bool {
 	return n > 0 && f.submitted.Load() >= n
 }
 
-// refused tells whether an allocation, which is counted, fails.
-func (f *Fault) refused() bool {
+// refused tells whether an allocation of n bytes, which is counted, fails.
+func (f *Fault) refused(n int64) bool {
+	if fault.On && fault.DeviceMemory(n) != nil {
+		return true
+	}
 	if f == nil {
 		return false
 	}
