@@ -108,17 +108,31 @@ func (e *Engine) watchStalls() {
 	}
 	w.stop, w.since = make(chan struct{}), time.Now()
 	w.done.Go(func() {
-		t := time.NewTicker(min(max(w.after/4, time.Millisecond), time.Second))
+		every := min(max(w.after/4, time.Millisecond), time.Second)
+		t := time.NewTicker(every)
 		defer t.Stop()
-		for {
+		for last := time.Now(); ; {
 			select {
 			case <-w.stop:
 				return
 			case <-t.C:
-				w.look(time.Now())
 			}
+			now := time.Now()
+			if gap := now.Sub(last) - every; gap > w.after/2 { // the whole process was stopped
+				w.pass(gap)
+			}
+			last = now
+			w.look(now)
 		}
 	})
+}
+
+// pass leaves out a time in which nothing could move.
+func (w *stallWatch) pass(gap time.Duration) {
+	w.since = w.since.Add(gap)
+	for i := range w.files {
+		w.files[i].since = w.files[i].since.Add(gap)
+	}
 }
 
 // close ends the watch.

@@ -78,7 +78,11 @@ func TestStall(t *testing.T) {
 	if z := look(29 * time.Second); z.Now != nil {
 		t.Errorf("after 29 s: %+v", z.Now)
 	}
-	z := look(2 * time.Second)
+	w.pass(time.Minute) // the process was stopped
+	if z := look(time.Minute + 500*time.Millisecond); z.Now != nil {
+		t.Errorf("after 29.5 s and a stop: %+v", z.Now)
+	}
+	z := look(1500 * time.Millisecond)
 	if z.Total != 1 || z.Now == nil || z.Now.Requests != 1 || at.Sub(z.Now.Since) != 31*time.Second {
 		t.Fatalf("after 31 s: %+v", z)
 	}

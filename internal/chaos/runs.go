@@ -86,8 +86,8 @@ func (t *Tally) take() map[string]int {
 }
 
 const (
-	block   = 50              // seeds of a line
-	longest = 2 * time.Minute // that a seed may take
+	block   = 50  // seeds of a line
+	longest = 120 // seconds that a seed may take, those not counted in which the process was stopped
 )
 
 // Run runs the seeds that are not done yet, looks after each for goroutines and open files that stay, and adds lines to the file.
@@ -109,12 +109,9 @@ func Run(t *testing.T, p Plan) {
 	}
 	routines, files := runtime.NumGoroutine(), openFiles()
 	one := func(seed uint64) (n int) {
-		watch := time.AfterFunc(longest, func() {
-			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2) // the test ends with it
-			panic(fmt.Sprintf("seed %d over %s does not end", seed, p.Over))
-		})
-		defer watch.Stop()
+		stop := watch(fmt.Sprintf("seed %d over %s does not end", seed, p.Over))
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { n = p.One(t, seed) })
+		stop()
 		for until := time.Now().Add(5 * time.Second); (runtime.NumGoroutine() > routines || openFiles() > files) && time.Now().Before(until); {
 			time.Sleep(time.Millisecond)
 		}
@@ -152,6 +149,27 @@ func Run(t *testing.T, p Plan) {
 			}
 		}
 	}
+}
+
+// watch ends the process, with its goroutines on standard error, when the function it answers is not called in time.
+func watch(why string) (stop func()) {
+	over := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(time.Second)
+		defer t.Stop()
+		for range longest {
+			select {
+			case <-over:
+				return
+			case <-t.C:
+			}
+		}
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2) // the panic says the rest
+		panic(why)
+	}()
+	return func() { close(over); <-ended }
 }
 
 // add appends the line to the file.
