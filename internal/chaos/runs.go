@@ -151,7 +151,7 @@ func Run(t *testing.T, p Plan) {
 	}
 }
 
-// watch ends the process, with its goroutines on standard error, when the function it answers is not called in time.
+// watch ends the process, and shows its goroutines, when the function it answers is not called in time.
 func watch(why string) (stop func()) {
 	over := make(chan struct{})
 	ended := make(chan struct{})
@@ -166,8 +166,9 @@ func watch(why string) (stop func()) {
 			case <-t.C:
 			}
 		}
-		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2) // the panic says the rest
-		panic(why)
+		var b bytes.Buffer
+		_ = pprof.Lookup("goroutine").WriteTo(&b, 2) // to memory
+		panic(why + "\n" + b.String())
 	}()
 	return func() { close(over); <-ended }
 }
