@@ -562,7 +562,7 @@ func (s *Scheduler) token(x *slot, t *task) error {
 func (s *Scheduler) end(t *task, x *slot, err error) {
 	t.err = err
 	if x != nil {
-		x.task = nil
+		x.task, s.freed = nil, true
 		t.res.Held = len(x.tokens)
 	}
 	if t.meter != nil {

@@ -118,6 +118,7 @@ type Scheduler struct {
 	batch batch
 
 	passes int64         // that were shared by turns
+	freed  bool          // a slot was given back since the queue was looked at last
 	wake   chan struct{} // holds a token when there is something to do
 	ended  chan struct{} // the goroutine is gone
 

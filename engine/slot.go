@@ -142,12 +142,13 @@ func (s *Scheduler) run() {
 		if stop := s.admit(); stop {
 			return
 		}
+		s.freed = false
 		busy := s.step()
 		if invariant.On {
 			s.consistent()
 		}
 		s.publish()
-		if !busy {
+		if !busy && !s.freed { // a slot that came back may be what a waiting task wants
 			<-s.wake
 		}
 	}

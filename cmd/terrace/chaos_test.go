@@ -110,7 +110,7 @@ func (p place) terrace(ctx context.Context, stdin string, loaded func(), args ..
 func newChaos(t *testing.T) *chaos {
 	t.Helper()
 	c := &chaos{talk: make([]string, len(chaosTalks))}
-	c.Kinds = []string{"input/output error", "the file has", "cannot allocate memory", "no space left", "checksum", "does not fit", "interrupted", "no conversation is saved"}
+	c.Kinds = []string{"input/output error", "the file has", "cannot allocate memory", "no space left", "checksum", "does not fit", "interrupted", "no conversation is saved", "truncated"}
 	p := place{t.TempDir()}
 	ask := func(stdin string, args ...string) said {
 		t.Helper()
