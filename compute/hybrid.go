@@ -11,6 +11,22 @@ type Keeper interface {
 	Keeps(key uint64) bool
 }
 
+// ExpertLayer is all experts of a layer, which a LayerKeeper keeps.
+type ExpertLayer struct {
+	// Expert has what they share: types and shapes without bytes, the function, and the key of the first; the keys of the others
+	// follow it. Biases are those of all experts, one after the other.
+	Expert
+	N int
+}
+
+// LayerKeeper is a Keeper that knows of whole layers.
+type LayerKeeper interface {
+	Keeper
+	// HoldLayer reports whether the n experts from a key on are all kept, and if so keeps them until ReleaseLayer.
+	HoldLayer(first uint64, n int) bool
+	ReleaseLayer(first uint64)
+}
+
 // ErrNoRoom is the answer of a Keeper whose memory is taken.
 var ErrNoRoom = errors.New("no room for an expert")
 

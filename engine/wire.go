@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 
 	"terrace/compute"
 	"terrace/model"
@@ -30,6 +31,61 @@ type source struct {
 	tier    *vram          // counts what was found there; nil: there is none
 	missing []int32        // those of a layer that it does not
 	stall   *stallWatch    // hears that work moves, or nil
+	layers  []keptLayer    // by layer, for a device that chooses experts
+}
+
+// keptLayer is a layer all of whose experts a device keeps, until Done.
+type keptLayer struct {
+	compute.ExpertLayer
+	keeper compute.LayerKeeper
+}
+
+// Done is part of compute.Done.
+func (l *keptLayer) Done() { l.keeper.ReleaseLayer(l.Key) }
+
+// Keeps is part of model.Keeping. A trace needs the scores, and a device that keeps no experts for good has no whole layers.
+func (s *source) Keeps(layer int) (*compute.ExpertLayer, compute.Done, bool) {
+	k, ok := s.keeper.(compute.LayerKeeper)
+	if !ok || s.tier == nil || s.trace != nil {
+		return nil, nil, false
+	}
+	if s.layers == nil {
+		s.layers = make([]keptLayer, len(s.shapes))
+	}
+	l := &s.layers[layer]
+	if l.keeper == nil {
+		h := &s.shapes[layer]
+		l.Gate, l.Up, l.Down, l.Key, l.N, l.keeper = h.gate, h.up, h.down, expertKey(layer, 0), s.rules[layer].Experts, k
+	}
+	if !k.HoldLayer(l.Key, l.N) {
+		return nil, nil, false
+	}
+	return &l.ExpertLayer, l, true
+}
+
+// Chosen is part of model.Keeping.
+func (s *source) Chosen(layer int, choices []int32) {
+	s.chosen(layer, choices)
+	distinct := int64(0)
+	for i, x := range choices {
+		if !slices.Contains(choices[:i], x) {
+			distinct++
+		}
+	}
+	s.tier.hits[layer].Add(distinct)
+}
+
+// chosen tells those who want to know.
+func (s *source) chosen(layer int, choices []int32) {
+	if s.rec != nil {
+		s.rec(layer, choices)
+	}
+	if s.heat != nil {
+		s.heat.use(layer, choices, s.topK)
+	}
+	if s.mon != nil {
+		s.mon.routed(layer, choices)
+	}
 }
 
 // expertShape holds a layer's matrix types and shapes; the bytes come from a lease.
@@ -59,15 +115,7 @@ func (s *source) Hint(at, target int, scores []float32, rows int) {
 // Begin is part of model.Source.
 func (s *source) Begin(ctx context.Context, layer int, experts, choices []int32, scores []float32) (model.Request, error) {
 	s.stall.beat(layer)
-	if s.rec != nil {
-		s.rec(layer, choices)
-	}
-	if s.heat != nil {
-		s.heat.use(layer, choices, s.topK)
-	}
-	if s.mon != nil {
-		s.mon.routed(layer, choices)
-	}
+	s.chosen(layer, choices)
 	if s.trace != nil {
 		s.trace.layer(layer, choices, scores, s.pipe.Guesses, s.ahead)
 	}

@@ -254,6 +254,15 @@ func (m *Model) output(w *work) error {
 			return err
 		}
 	}
+	if len(w.there) > 0 {
+		err := e.Submit()
+		if err == nil {
+			err = w.chosenThere()
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if err := m.badLogits(w); err != nil {
 		return errors.Join(err, e.Submit())
 	}

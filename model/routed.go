@@ -36,6 +36,9 @@ func (r *routed) run(w *work) error {
 	e, rows := w.enc, w.x.Rows()
 	r.in.enter(w, w.h, w.x)
 	ahead := r.lookAhead(w)
+	if ahead == 0 && r.onDevice(w) {
+		return nil
+	}
 	for k := range ahead + 1 {
 		if s := w.seen[k]; s != nil {
 			e.Read(w.hostScores[k], s)
@@ -85,6 +88,50 @@ func (r *routed) run(w *work) error {
 	e.OnDone(req)
 	if f, ok := w.src.(Refiner); ok && rows == 1 && ahead > 0 && w.seen[1] != nil && f.Refine() {
 		return r.refine(w)
+	}
+	return nil
+}
+
+// onDevice leaves the choice of experts to a device that keeps all of them, and answers whether there is one.
+func (r *routed) onDevice(w *work) bool {
+	c, ok := w.enc.(chooser)
+	k, keeping := w.src.(Keeping)
+	first, n := len(w.chosen), w.x.Rows()*r.rule.K
+	if !ok || !keeping || w.probing || w.m.watch != nil || first+n > cap(w.chosen) || !c.Chooses(r.rule, w.x.Rows()) {
+		return false
+	}
+	l, done, ok := k.Keeps(r.at)
+	if !ok {
+		return false
+	}
+	l.Act, l.GateBias, l.UpBias, l.DownBias = r.act, r.gateBias, r.upBias, r.downBias
+	sum, factor, plain := r.begin(w)
+	w.chosen = w.chosen[:first+n]
+	w.there = append(w.there, there{r, first, n})
+	c.RoutedFFN(sum, w.seen[0], w.h, r.rule, l, factor, w.chosen[first:first+n])
+	if !plain {
+		r.in.leave(w, sum)
+	}
+	w.enc.OnDone(done)
+	return true
+}
+
+// there is a layer whose experts the device has chosen: n of w.chosen, from first on.
+type there struct {
+	r        *routed
+	first, n int
+}
+
+// chosenThere passes on what the device chose, when the pass has run.
+func (w *work) chosenThere() error {
+	for _, t := range w.there {
+		ids := w.chosen[t.first : t.first+t.n]
+		for _, id := range ids {
+			if id < 0 || int(id) >= t.r.rule.Experts { // a second pass, which asks the host, finds out more
+				return fmt.Errorf("layer %d: %w among the router's scores", t.r.at, ErrNotFinite)
+			}
+		}
+		w.src.(Keeping).Chosen(t.r.at, ids)
 	}
 	return nil
 }
@@ -191,12 +238,35 @@ func (r *routed) choose(w *work, rows int) error {
 // compute records the shared expert, while reads are on their way, then each expert as it arrives, and adds them up.
 func (r *routed) compute(w *work, req Request) (err error) {
 	defer w.m.caught(&err) // so that the request is closed, too
+	sum, factor, plain := r.begin(w)
+	parts := w.rows(r.parts, w.x.Rows()*r.rule.K)
+	if err := r.experts(w, parts, req); err != nil {
+		return err
+	}
+	if factor != 1 {
+		for i := range w.weights {
+			w.weights[i] = float32(w.weights[i] * factor)
+		}
+	}
+	w.enc.WeightedSum(sum, parts, w.index, w.weights, r.rule.K)
+	if !plain {
+		r.in.leave(w, sum)
+	}
+	return nil
+}
+
+// begin records what comes before the experts, and answers what their outputs, times factor, are added to: the residual where that
+// is plain.
+func (r *routed) begin(w *work) (sum compute.Tensor, factor float32, plain bool) {
 	e, rows := w.enc, w.x.Rows()
-	factor, plain := r.in.plain()
+	factor, plain = r.in.plain()
+	if !plain {
+		factor = 1
+	}
 	if r.beside != nil {
 		r.beside(w)
 	}
-	sum := w.x
+	sum = w.x
 	if r.shared != nil {
 		y := w.rows(r.block, rows)
 		r.shared.apply(w, y, w.h)
@@ -214,20 +284,7 @@ func (r *routed) compute(w *work, req Request) (err error) {
 		sum = w.rows(r.block, rows)
 		e.Clear(sum)
 	}
-	parts := w.rows(r.parts, rows*r.rule.K)
-	if err := r.experts(w, parts, req); err != nil {
-		return err
-	}
-	if plain && factor != 1 {
-		for i := range w.weights {
-			w.weights[i] = float32(w.weights[i] * factor)
-		}
-	}
-	e.WeightedSum(sum, parts, w.index, w.weights, r.rule.K)
-	if !plain {
-		r.in.leave(w, sum)
-	}
-	return nil
+	return sum, factor, plain
 }
 
 // experts records each expert of the layer as it arrives. Outputs lie in order of arrival; index finds them.

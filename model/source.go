@@ -6,6 +6,7 @@ import (
 
 	"terrace/compute"
 	"terrace/gguf"
+	"terrace/router"
 )
 
 // Source is where the routed experts of a forward pass come from. The model declares it and whoever has the experts
@@ -22,6 +23,27 @@ type Source interface {
 	// the router's order, and scores the rows x experts router scores they were chosen by. The slices are valid until the
 	// request is done.
 	Begin(ctx context.Context, layer int, experts, choices []int32, scores []float32) (Request, error)
+}
+
+// Keeping is a Source that knows of layers all of whose experts a device keeps. The device chooses them itself then, and the pass does
+// not wait for the host.
+type Keeping interface {
+	// Keeps answers the experts of a layer that has them all on the device, in a pass whose choices nobody has to see before it is
+	// over; they stay until done. Nothing is Begun for the layer then.
+	Keeps(layer int) (l *compute.ExpertLayer, done compute.Done, ok bool)
+	// Chosen tells what the device chose, rows x top-k in the router's order, when the pass is over. The slice is valid during the
+	// call.
+	Chosen(layer int, choices []int32)
+}
+
+// chooser is an encoder that chooses experts by itself.
+type chooser interface {
+	// Chooses reports whether RoutedFFN can take the place of a choice on the host, with its bits, for so many rows.
+	Chooses(r *router.Rule, rows int) bool
+	// RoutedFFN adds to each row of sum what experts make of the row of x: those that r chooses by the row's scores, weighed as r
+	// says and by factor. The layer is held until Submit. ids, rows x K, are there after Submit: the choices in the router's order,
+	// or all -1 for a row whose scores cannot be compared.
+	RoutedFFN(sum, scores, x compute.Tensor, r *router.Rule, l *compute.ExpertLayer, factor float32, ids []int32)
 }
 
 // Refiner is a Source that may want a second, better hint about the next layer: from the output of the layer at work, its

@@ -62,6 +62,9 @@ type work struct {
 	pairOf   []int32 // places in choices, grouped by expert
 	taken    []bool  // experts handed out already
 
+	there  []there // layers whose experts the device chooses
+	chosen []int32 // these
+
 	probing bool  // this walk looks for the block behind which numbers are not finite
 	found   error // where it found it
 
@@ -92,6 +95,9 @@ type carrySpec struct {
 
 // table holds the cosines and sines of a rotation for the rows of a batch.
 type table struct{ cos, sin []float32 }
+
+// maxChosen is the most rows of a pass whose experts a device may choose.
+const maxChosen = 16
 
 func newWork(m *Model) *work {
 	c, b, rows := &m.cfg, m.backend, m.maxRows
@@ -192,6 +198,11 @@ func (w *work) prepare() {
 		*c.cur = c.all
 	}
 	w.narrowed = false
+	w.there = w.there[:0]
+	if n := rows * w.m.cfg.TopK * len(w.m.layers); cap(w.chosen) < n && rows <= maxChosen {
+		w.chosen = make([]int32, n)
+	}
+	w.chosen = w.chosen[:0]
 	if w.m.index.Layers > 0 {
 		w.wholeBlocks()
 	}

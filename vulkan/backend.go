@@ -69,7 +69,7 @@ func (b *Backend) init() error {
 	b.imports = imports{b: b, list: map[uintptr]*hostBlock{}, weights: map[*block]struct{}{}}
 	b.mem = heap{d: b.dev, typ: fast, most: most &^ (align - 1), limit: uint64(b.opts.Memory)}
 	b.pipe = pipelines{d: b.dev, made: map[pipeKey]uint64{}}
-	b.tier = tier{b: b, slots: map[uint64]*slot{}, mem: heap{d: b.dev, typ: fast, most: b.mem.most}}
+	b.tier = tier{b: b, slots: map[uint64]*slot{}, layers: map[uint64]*layerSlots{}, mem: heap{d: b.dev, typ: fast, most: b.mem.most}}
 	b.mem.gone = b.imports.gone
 	b.mem.beside = func() uint64 {
 		b.tier.mu.Lock()

@@ -104,6 +104,8 @@ const jobBytes = int(unsafe.Sizeof(job{}))
 type product struct {
 	typ     gguf.Type // F32 where rows were decoded
 	jobs    []job
+	at      uint64 // jobs that lie on the device already, count of them; 0: none
+	count   int
 	most    int // the most rows of a job
 	in, out int
 	stride  int // bytes of a row
@@ -117,10 +119,15 @@ type product struct {
 
 // multiply records p. The caller has said what is read and written and has reserved room for the jobs.
 func (e *encoder) multiply(p *product) {
-	b, jobs := e.room(jobBytes * len(p.jobs))
-	copy(b, unsafe.Slice((*byte)(unsafe.Pointer(&p.jobs[0])), len(b)))
+	jobs, count := p.at, p.count
+	if jobs == 0 {
+		var b []byte
+		count = len(p.jobs)
+		b, jobs = e.room(jobBytes * count)
+		copy(b, unsafe.Slice((*byte)(unsafe.Pointer(&p.jobs[0])), len(b)))
+	}
 	if v, ok := e.vec(p.typ, p.in); ok && p.most == 1 && (p.inline || aligned(p.typ, p.jobs)) {
-		e.multiplyVec(p, v, jobs)
+		e.multiplyVec(p, v, jobs, count)
 		return
 	}
 	cols := 1
@@ -145,7 +152,7 @@ func (e *encoder) multiply(p *product) {
 	}
 	e.begin(s, [4]uint32{typ, uint32(cols), pair})
 	e.products(p, jobs)
-	e.dispatch(groups(p.out, rows), groups(p.most, cols), len(p.jobs))
+	e.dispatch(groups(p.out, rows), groups(p.most, cols), count)
 }
 
 // products adds what shaders/product.glsl has for constants.

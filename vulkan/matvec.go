@@ -79,7 +79,7 @@ func aligned(t gguf.Type, jobs []job) bool {
 }
 
 // multiplyVec is multiply of single rows.
-func (e *encoder) multiplyVec(p *product, s vecShape, jobs uint64) {
+func (e *encoder) multiplyVec(p *product, s vecShape, jobs uint64, count int) {
 	flags, rows := uint32(s.rows), s.perGroup(p.typ, p.in)
 	if p.pair {
 		flags |= vecPair
@@ -90,5 +90,5 @@ func (e *encoder) multiplyVec(p *product, s vecShape, jobs uint64) {
 	}
 	e.begin(shMatvec, [4]uint32{uint32(p.typ), flags, uint32(s.threads), uint32(p.in)})
 	e.products(p, jobs)
-	e.dispatch(groups(p.out, rows), 1, len(p.jobs))
+	e.dispatch(groups(p.out, rows), 1, count)
 }

@@ -39,6 +39,7 @@ const (
 	shEngram
 	shProbe
 	shStream
+	shRoute
 	shaders
 )
 
@@ -53,6 +54,7 @@ var shaderTable = [shaders]struct {
 	shAttend: {name: "attend", emu: true}, shConv: {name: "conv", emu: true}, shGates: {name: "gates", f64: true},
 	shRecur: {name: "recur", emu: true}, shScores: {name: "scores", emu: true}, shBlocks: {name: "blocks", f64: true},
 	shEngram: {name: "engram", f64: true, emu: true}, shProbe: {name: "probe"}, shStream: {name: "stream"},
+	shRoute: {name: "route", f64: true},
 }
 
 // pipeKey is a shader with its specialisation constants.

@@ -50,6 +50,7 @@ type encoder struct {
 	experts expertQueue
 	scratch scratch
 	guest   guest
+	routes  map[uint64]*route
 }
 
 var _ compute.Encoder = (*encoder)(nil)
@@ -352,15 +353,8 @@ func (e *encoder) fetchBytes(dst []byte, from region) {
 	if !e.down.fits(n, 1) {
 		held := append([]*track(nil), e.ins...)
 		e.ins = e.ins[:0]
-		if err := e.settle(); err != nil {
-			e.fail(err)
+		if !e.landing(n) {
 			return
-		}
-		if !e.down.fits(n, 1) {
-			if err := e.down.grow(n + ringAlign); err != nil {
-				e.fail(err)
-				return
-			}
 		}
 		e.in(held...)
 	}
@@ -369,6 +363,21 @@ func (e *encoder) fetchBytes(dst []byte, from region) {
 	e.list = append(e.list, C.TV_COPY)
 	e.u64(from.buffer(), uint64(e.down.b.buffer), from.at, addr-uint64(e.down.b.address), uint64(n))
 	e.reads = append(e.reads, pending{dst, b})
+}
+
+// landing makes room for n bytes that come to the host. It may run everything recorded; false: it failed.
+func (e *encoder) landing(n int) bool {
+	if e.down.fits(n, 1) {
+		return true
+	}
+	err := e.settle()
+	if err == nil && !e.down.fits(n, 1) {
+		err = e.down.grow(n + ringAlign)
+	}
+	if err != nil {
+		e.fail(err)
+	}
+	return err == nil
 }
 
 // drain records what waits for company.

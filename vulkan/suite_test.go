@@ -45,3 +45,10 @@ func TestSuite(t *testing.T) {
 func TestSuiteExact(t *testing.T) {
 	computetest.Suite{Backend: open(t, Options{Exact: true}), Exact: true, Short: true}.Run(t)
 }
+
+// TestRouted: the device chooses experts as router.Rule does.
+func TestRouted(t *testing.T) {
+	b := open(t, Options{Memory: 1 << 30})
+	b.SetTier(64 << 20)
+	computetest.Suite{Backend: b}.Routed(t)
+}

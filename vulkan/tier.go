@@ -22,7 +22,9 @@ type tier struct {
 	slots   map[uint64]*slot
 	worth   func(key uint64) float64 // how much an expert is wanted; nil: nobody knows
 	n       TierStats
-	refused bool // the last segment that was asked for
+	refused bool                   // the last segment that was asked for
+	layers  map[uint64]*layerSlots // by the key of the first expert
+	changes uint64                 // rises when an expert comes or goes
 }
 
 // slot is an expert in device memory.
@@ -34,7 +36,21 @@ type slot struct {
 	pins           int
 	ready          bool
 	track          track
+	layer          *layerSlots // that it was found in; nil: none
 }
+
+// layerSlots is the experts of a layer.
+type layerSlots struct {
+	n       int
+	all     bool   // are kept
+	changes uint64 // of the tier, when that was found out
+	pins    int
+	slots   []*slot
+	version uint64 // rises when slots are others
+}
+
+// held reports whether somebody computes with the expert.
+func (s *slot) held() bool { return s.pins > 0 || s.layer != nil && s.layer.pins > 0 }
 
 const (
 	// segmentMost is the most that is given back at a time, segmentLeast what is worth an allocation.
@@ -44,7 +60,10 @@ const (
 	segmentsLeast = 8
 )
 
-var _ compute.Slots = (*Backend)(nil)
+var (
+	_ compute.Slots       = (*Backend)(nil)
+	_ compute.LayerKeeper = (*Backend)(nil)
+)
 
 // Hold implements compute.Keeper.
 func (b *Backend) Hold(key uint64) bool {
@@ -69,6 +88,49 @@ func (b *Backend) Release(key uint64) {
 		panic(fmt.Sprintf("vulkan: expert %#x released, which is not held", key))
 	}
 	s.pins--
+}
+
+// HoldLayer implements compute.LayerKeeper.
+func (b *Backend) HoldLayer(first uint64, n int) bool {
+	t := &b.tier
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.layers[first]
+	if l == nil {
+		l = &layerSlots{n: n, slots: make([]*slot, n), changes: t.changes - 1}
+		t.layers[first] = l
+	}
+	if l.pins == 0 && l.changes != t.changes {
+		l.changes, l.all = t.changes, true
+		for i := range l.slots {
+			s := t.slots[first+uint64(i)]
+			if s == nil || !s.ready || i > 0 && s.typ != l.slots[0].typ {
+				l.all = false
+				break
+			}
+			if s != l.slots[i] {
+				l.slots[i] = s
+				l.version++
+			}
+			s.layer = l
+		}
+	}
+	if l.all {
+		l.pins++
+	}
+	return l.all
+}
+
+// ReleaseLayer implements compute.LayerKeeper.
+func (b *Backend) ReleaseLayer(first uint64) {
+	t := &b.tier
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.layers[first]
+	if l == nil || l.pins == 0 {
+		panic(fmt.Sprintf("vulkan: experts from %#x on released, which are not held", first))
+	}
+	l.pins--
 }
 
 // Keeps implements compute.Keeper.
@@ -136,6 +198,7 @@ func (b *Backend) Put(x *compute.Expert) error {
 		t.remove(x.Key, s)
 		return err
 	}
+	t.changes++
 	t.n.Puts++
 	t.n.PutBytes += s.bytes
 	t.n.ExpertBytes += s.bytes
@@ -148,7 +211,7 @@ func (b *Backend) Drop(key uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slots[key]
-	if s == nil || s.pins > 0 {
+	if s == nil || s.held() {
 		return false
 	}
 	t.n.ExpertBytes -= s.bytes
@@ -160,6 +223,7 @@ func (b *Backend) Drop(key uint64) bool {
 // remove frees a slot that nobody holds. Under mu.
 func (t *tier) remove(key uint64, s *slot) {
 	delete(t.slots, key)
+	t.changes++
 	s.mem.b.put(s.mem)
 }
 
@@ -208,7 +272,7 @@ func (t *tier) release() bool {
 	}
 	for key, s := range t.slots {
 		a := all[s.mem.b]
-		a.busy = a.busy || s.pins > 0
+		a.busy = a.busy || s.held()
 		if t.worth != nil {
 			a.worth += t.worth(key)
 		} else {
@@ -229,6 +293,7 @@ func (t *tier) release() bool {
 		if s.mem.b == b {
 			t.n.ExpertBytes -= s.bytes
 			t.n.Drops++
+			t.changes++
 			delete(t.slots, key)
 		}
 	}

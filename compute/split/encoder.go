@@ -6,6 +6,7 @@ import (
 
 	"terrace/compute"
 	"terrace/gguf"
+	"terrace/router"
 )
 
 // encoder implements compute.Encoder. An operation runs on the side of its weights or caches, one without any where the one before
@@ -145,6 +146,25 @@ func (e *encoder) ExpertFFN(parts compute.Tensor, first int, x *compute.Expert, 
 	if s == dev && !kept {
 		e.price.copied(x, time.Since(start))
 	}
+}
+
+// chooser is a device's encoder that chooses experts by itself.
+type chooser interface {
+	Chooses(r *router.Rule, rows int) bool
+	RoutedFFN(sum, scores, x compute.Tensor, r *router.Rule, l *compute.ExpertLayer, factor float32, ids []int32)
+}
+
+// Chooses reports whether RoutedFFN can take the place of a choice on the host, with its bits: where a device that can do so computes.
+func (e *encoder) Chooses(r *router.Rule, rows int) bool {
+	c, ok := e.enc[dev].(chooser)
+	return ok && e.cur == dev && c.Chooses(r, rows)
+}
+
+// RoutedFFN is the device's: to each row of sum it adds what the experts of l make of the row of x that r chooses by its scores.
+func (e *encoder) RoutedFFN(sum, scores, x compute.Tensor, r *router.Rule, l *compute.ExpertLayer, factor float32, ids []int32) {
+	c := e.op(dev).(chooser)
+	s, y := own(scores).reads(dev), own(x).reads(dev)
+	c.RoutedFFN(own(sum).changes(dev), s, y, r, l, factor, ids)
 }
 
 // settlePending has the device wait for the experts that the host has queued.

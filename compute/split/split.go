@@ -73,6 +73,8 @@ var (
 	_ compute.Backend = (*Backend)(nil)
 	_ compute.Slots   = (*Backend)(nil)
 	_ compute.Placer  = (*Backend)(nil)
+
+	_ compute.LayerKeeper = (*Backend)(nil)
 )
 
 // New joins two backends, which Close closes.
@@ -148,6 +150,19 @@ func (b *Backend) Release(key uint64) {
 func (b *Backend) Keeps(key uint64) bool {
 	s := b.keeper()
 	return s != nil && s.Keeps(key)
+}
+
+// HoldLayer implements compute.LayerKeeper.
+func (b *Backend) HoldLayer(first uint64, n int) bool {
+	k, ok := b.keeper().(compute.LayerKeeper)
+	return ok && k.HoldLayer(first, n)
+}
+
+// ReleaseLayer implements compute.LayerKeeper.
+func (b *Backend) ReleaseLayer(first uint64) {
+	if k, ok := b.keeper().(compute.LayerKeeper); ok {
+		k.ReleaseLayer(first)
+	}
 }
 
 // Put implements compute.Slots.

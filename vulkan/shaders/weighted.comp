@@ -5,7 +5,7 @@
 #include "common.glsl"
 layout(local_size_x = 64) in;
 layout(push_constant) uniform Push {
-	uint64_t x, parts, index, weights;
+	uint64_t x, parts, index, weights; // index 0: parts lie in the router's order
 	uint cols, k, rows;
 } p;
 
@@ -15,7 +15,7 @@ void main() {
 		return;
 	float sum = 0;
 	for (uint i = r * p.k; i < (r + 1) * p.k; i++)
-		sum = sum + Floats(p.weights).v[i] * Floats(p.parts + uint64_t(Words(p.index).v[i]) * p.cols * 4).v[j];
+		sum = sum + Floats(p.weights).v[i] * Floats(p.parts + uint64_t(p.index == 0 ? i : Words(p.index).v[i]) * p.cols * 4).v[j];
 	Floats x = Floats(p.x + uint64_t(r) * p.cols * 4);
 	x.v[j] = x.v[j] + sum;
 }
