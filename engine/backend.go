@@ -207,6 +207,7 @@ func sum(a, b vulkan.Stats) vulkan.Stats {
 	b.Uploaded += a.Uploaded
 	b.Fallbacks += a.Fallbacks
 	b.Hits += a.Hits
+	b.Routed += a.Routed
 	return b
 }
 

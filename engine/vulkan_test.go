@@ -128,8 +128,12 @@ func TestVulkanTier(t *testing.T) {
 				for until := time.Now().Add(10 * time.Second); percent == 100 && e.gpu.b.Load().Tier().Experts < e.Budget().Experts && time.Now().Before(until); {
 					time.Sleep(10 * time.Millisecond)
 				}
+				before := e.gpu.stats().Routed
 				got := answer(t, e, prompt, n)
 				expects(t, "once more", got, want)
+				if chosen := e.gpu.stats().Routed - before; percent == 100 && chosen < int64((n-1)*e.model.Config().Layers) {
+					t.Errorf("with all experts in VRAM the device chose those of %d layers in %d steps of %d", chosen, n, e.model.Config().Layers)
+				}
 				st, k := got.Stats, e.gpu.b.Load().Tier()
 				if st.HitsVRAM == 0 || st.Touches != st.HitsVRAM+st.HitsRAM+st.HitsInflight+st.Misses || percent == 100 && st.HitsVRAM != st.Touches {
 					t.Errorf("%d %%: %d hits in VRAM, %d in RAM, %d on their way, %d misses of %d", percent, st.HitsVRAM, st.HitsRAM, st.HitsInflight, st.Misses, st.Touches)

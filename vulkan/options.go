@@ -88,6 +88,7 @@ type Stats struct {
 	Memory                               int64 // bytes of device memory held
 	Pipelines                            int
 	Hits                                 int64 // of experts that the device kept
+	Routed                               int64 // layers whose experts the device chose
 }
 
 // TierStats are about the experts that the device keeps.

@@ -112,6 +112,7 @@ func (e *encoder) RoutedFFN(sum, scores, x compute.Tensor, r *router.Rule, l *co
 	e.u32(uint32(to.cols), uint32(r.K), uint32(rows))
 	e.dispatch(groups(to.cols, 64), rows, 1)
 	e.stats.Hits += int64(n)
+	e.stats.Routed++
 }
 
 // routed records the products of jobs that the device has made: rows of x with a matrix shaped like m.
