@@ -208,6 +208,7 @@ func sum(a, b vulkan.Stats) vulkan.Stats {
 	b.Fallbacks += a.Fallbacks
 	b.Hits += a.Hits
 	b.Routed += a.Routed
+	b.Replayed += a.Replayed
 	return b
 }
 

@@ -198,19 +198,22 @@ func (e *encoder) append(a *attention, k, v compute.Tensor) {
 	if rows == 0 {
 		return
 	}
-	e.put(own(k), a.at, a.at.k, &a.at.keys, a.kv.shape.K, l.Heads, l.KeyDim, int(a.s.Pos[0]))
+	e.reserve(4, 1)
+	where := numbers(e, []uint32{uint32(a.s.Pos[0])})
+	e.put(own(k), a.at, a.at.k, &a.at.keys, a.kv.shape.K, l.Heads, l.KeyDim, where)
 	if v != nil {
-		e.put(own(v), a.at, a.at.v, &a.at.values, a.kv.shape.V, l.Heads, l.ValDim, int(a.s.Pos[0]))
+		e.put(own(v), a.at, a.at.v, &a.at.values, a.kv.shape.V, l.Heads, l.ValDim, where)
 	}
 }
 
-func (e *encoder) put(x *tensor, at *kvLayer, to region, by *track, t compute.KVType, heads, dim, pos int) {
+// put stores rows of x; their first position is read where the device finds it, so that the next step's commands are the same.
+func (e *encoder) put(x *tensor, at *kvLayer, to region, by *track, t compute.KVType, heads, dim int, where uint64) {
 	e.in(&x.track)
 	e.out(by)
 	count := x.rows * heads * dim / t.Block()
 	e.begin(shStore, [4]uint32{uint32(t)})
-	e.u64(x.addr(), to.addr())
-	e.u32(uint32(count), uint32(heads), uint32(dim), uint32(at.cells), uint32(pos), uint32(t.RowBytes(dim)))
+	e.u64(x.addr(), to.addr(), where)
+	e.u32(uint32(count), uint32(heads), uint32(dim), uint32(at.cells), uint32(t.RowBytes(dim)))
 	gx, gy := across(groups(count, 64))
 	e.dispatch(gx, gy, 1)
 }
@@ -230,6 +233,10 @@ func (e *encoder) attend(a *attention, picked seen) {
 	if l.Latent {
 		vt, values = a.kv.shape.K, a.at.k.addr()
 	}
+	if picked.list == 0 && l.KeyDim%16 == 0 {
+		e.attendAll(a, vt, values, sinks)
+		return
+	}
 	e.in(&a.q.track, &a.at.keys, &a.at.values)
 	e.out(&a.dst.track)
 	e.begin(shAttend, [4]uint32{uint32(a.kv.shape.K), uint32(vt), uint32(groups(l.ValDim, 64))})
@@ -239,4 +246,54 @@ func (e *encoder) attend(a *attention, picked seen) {
 	e.f32(a.s.Scale)
 	y, z := across(rows)
 	e.dispatch(a.heads, y, z)
+}
+
+// keyScores bounds the scores that are held at a time, beyond those of one row.
+const keyScores = 16 << 20
+
+// attendAll records the attention over all positions that the layer sees, in two parts, some rows at a time.
+func (e *encoder) attendAll(a *attention, vt compute.KVType, values, sinks uint64) {
+	l, rows := a.l, a.q.rows
+	first := int(a.s.Pos[len(a.s.Pos)-rows])
+	step, stride := 64/min(groups(l.ValDim, 128), 8), vt.RowBytes(l.ValDim)
+	if e.b.dev.c.info.Kind == Software {
+		step = 4 // compiling takes the time there
+	}
+	if l.Latent {
+		stride = vt.RowBytes(l.KeyDim)
+	}
+	for r := 0; r < rows; {
+		// The first row of a piece sees the earliest blocks, its last row the latest.
+		begin := 0
+		if l.Window > 0 {
+			begin = max(0, first+r+1-l.Window) / 64
+		}
+		n := min(rows-r, 8192)
+		blocks := func() int { return groups(first+r+n, 64) - begin }
+		for n > 1 && n*a.heads*blocks()*64 > keyScores {
+			n = (n + 1) / 2
+		}
+		ld := blocks() * 64
+		room := 1
+		for room < n*a.heads*blocks() {
+			room *= 2
+		}
+		scores := e.temp("attention scores", room, 64)
+		e.reserve(4, 1)
+		where := numbers(e, []uint32{uint32(first + r)})
+		e.in(&a.q.track, &a.at.keys)
+		e.out(&scores.track)
+		e.begin(shKeys, [4]uint32{uint32(a.kv.shape.K), uint32(l.KeyDim)})
+		e.u64(a.q.at(r), a.at.k.addr(), scores.addr(), where)
+		e.u32(uint32(a.heads), uint32(a.heads/l.Heads), uint32(l.Window), uint32(a.at.cells), uint32(ld), uint32(n))
+		e.f32(a.s.Scale)
+		e.dispatch(blocks(), a.heads, n)
+		e.in(&scores.track, &a.at.keys, &a.at.values)
+		e.out(&a.dst.track)
+		e.begin(shValues, [4]uint32{uint32(vt), uint32(l.ValDim), uint32(step), uint32(stride)})
+		e.u64(a.dst.at(r), values, scores.addr(), sinks, where)
+		e.u32(uint32(a.heads), uint32(a.heads/l.Heads), uint32(l.Window), uint32(a.at.cells), uint32(ld))
+		e.dispatch(a.heads, n, 1)
+		r += n
+	}
 }

@@ -2,6 +2,9 @@
 
 package vulkan
 
+// #include "ext.h"
+import "C"
+
 import (
 	"errors"
 	"fmt"
@@ -178,6 +181,9 @@ func (b *Backend) Numerics() Numerics { return b.pipe.numerics }
 // Stats counts what was done.
 func (b *Backend) Stats() Stats {
 	s := b.enc.stats
+	if b.dev != nil {
+		s.Replayed = int64(C.tv_replayed(b.dev.d))
+	}
 	s.Memory, s.Pipelines = int64(b.mem.held), len(b.pipe.made)
 	return s
 }

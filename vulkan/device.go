@@ -322,16 +322,16 @@ func (d *device) release(b *C.tv_block) {
 
 // recorder prepares recording for what computes, with a pipeline cache that has the contents cache, or for what copies.
 func (d *device) recorder(computes bool, cache []byte) *C.tv_device {
-	queue, family := d.jobs, d.c.family
+	queue, family, jobs := d.jobs, d.c.family, C.int(1)
 	if !computes {
-		queue, family = d.moves, d.c.moves
+		queue, family, jobs = d.moves, d.c.moves, 0
 	}
 	families := [2]C.uint32_t{C.uint32_t(d.c.family), C.uint32_t(d.c.moves)}
 	p, spin := unsafe.Pointer(unsafe.SliceData(cache)), pollFor
 	if d.c.info.Kind == Software {
 		spin = 0 // the driver needs the processor
 	}
-	return C.tv_open(loader, unsafe.Pointer(d.instance), unsafe.Pointer(d.handle), unsafe.Pointer(queue), C.uint32_t(family), &families[0], pushBytes, C.uint32_t(spin), p, C.size_t(len(cache)))
+	return C.tv_open(loader, unsafe.Pointer(d.instance), unsafe.Pointer(d.handle), unsafe.Pointer(queue), C.uint32_t(family), &families[0], pushBytes, C.uint32_t(spin), jobs, p, C.size_t(len(cache)))
 }
 
 // choose picks the device that is asked for.

@@ -30,8 +30,12 @@ struct tv_device {
 	VkPipelineStageFlags stages; // what the queue does: one for transfers alone has no shaders
 	VkFence fences[IN_FLIGHT];
 	int used[IN_FLIGHT]; // submitted since the last wait
-	int next, pending;
-	int lost;
+	// What buffers hold, as long as it may be submitted once more: the list they were recorded from.
+	struct { uint32_t *list; size_t words, room; int host; } held[IN_FLIGHT];
+	uint64_t replayed;
+	int stale; // a buffer went: what is held may be of no use
+	int next, last, pending;
+	int lost, queue_computes;
 #define DEVICE_FUNCTIONS(X) \
 	X(CreateCommandPool) X(DestroyCommandPool) X(AllocateCommandBuffers) X(CreateFence) X(DestroyFence) X(GetFenceStatus) X(WaitForFences) \
 	X(ResetFences) X(BeginCommandBuffer) X(EndCommandBuffer) X(QueueSubmit) X(CmdBindPipeline) X(CmdPushConstants) X(CmdDispatch) \
@@ -217,7 +221,7 @@ void *tv_chain(const tv_features *f) {
 
 void tv_chain_free(void *c) { free(c); }
 
-tv_device *tv_open(void *gipa, void *instance, void *device, void *queue, uint32_t family, const uint32_t *families, uint32_t push, uint32_t spin, const void *cache, size_t cache_size) {
+tv_device *tv_open(void *gipa, void *instance, void *device, void *queue, uint32_t family, const uint32_t *families, uint32_t push, uint32_t spin, int computes, const void *cache, size_t cache_size) {
 	tv_device *d = calloc(1, sizeof *d);
 	if (!d)
 		return NULL;
@@ -227,6 +231,7 @@ tv_device *tv_open(void *gipa, void *instance, void *device, void *queue, uint32
 	memcpy(d->families, families, sizeof d->families);
 	d->stages = VK_PIPELINE_STAGE_TRANSFER_BIT | (family == families[0] ? VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT : 0);
 	d->push = push;
+	d->queue_computes = computes;
 	d->spin = spin;
 	PFN_vkGetDeviceProcAddr get = (PFN_vkGetDeviceProcAddr)of_instance(gipa, instance, "vkGetDeviceProcAddr");
 #define X(name) \
@@ -273,6 +278,8 @@ void tv_close(tv_device *d) {
 	for (int i = 0; i < IN_FLIGHT; i++)
 		if (d->fences[i])
 			d->DestroyFence(d->device, d->fences[i], NULL);
+	for (int i = 0; i < IN_FLIGHT; i++)
+		free(d->held[i].list);
 	for (size_t i = 0; i < d->pipeline_count; i++)
 		d->DestroyPipeline(d->device, d->pipelines[i], NULL);
 	free(d->pipelines);
@@ -356,6 +363,7 @@ int tv_import(tv_device *d, void *host, uint64_t size, uint32_t *type_bits, cons
 }
 
 void tv_release(tv_device *d, const tv_block *b) {
+	__atomic_store_n(&d->stale, 1, __ATOMIC_RELEASE); // recorded lists may name the buffer
 	d->DestroyBuffer(d->device, (VkBuffer)(uintptr_t)b->buffer, NULL);
 	d->FreeMemory(d->device, (VkDeviceMemory)(uintptr_t)b->memory, NULL);
 }
@@ -407,10 +415,41 @@ int tv_cache_data(tv_device *d, void *data, size_t *size) { return d->GetPipelin
 static uint64_t wide(const uint32_t *w) { return w[0] | (uint64_t)w[1] << 32; }
 
 
+// replay is the buffer that was recorded from the same list and has run, or -1.
+static int replay(tv_device *d, const uint32_t *list, size_t words, int host) {
+	if (__atomic_exchange_n(&d->stale, 0, __ATOMIC_ACQ_REL))
+		for (int i = 0; i < IN_FLIGHT; i++)
+			d->held[i].words = 0;
+	for (int i = 0; i < IN_FLIGHT; i++)
+		if (d->held[i].words == words && words && d->held[i].host == host && !d->used[i] && !memcmp(d->held[i].list, list, 4 * words))
+			return i;
+	return -1;
+}
+
+// hold notes what buffer at is recorded from, where that is worth it. Lists with a hold, which have two buffers, are not noted.
+static void hold(tv_device *d, int at, const uint32_t *list, size_t words, int host) {
+	d->held[at].words = 0;
+	if (d->held[at].room < words) {
+		uint32_t *more = realloc(d->held[at].list, 4 * words);
+		if (!more)
+			return;
+		d->held[at].list = more;
+		d->held[at].room = words;
+	}
+	memcpy(d->held[at].list, list, 4 * words);
+	d->held[at].words = words;
+	d->held[at].host = host;
+}
+
+// Shorter lists are recorded each time.
+enum { WORTH_HOLDING = 1024 };
+
 int tv_submit(tv_device *d, const uint32_t *list, size_t words, int host) {
 	if (d->lost)
 		return VK_ERROR_DEVICE_LOST;
-	int at = d->next;
+	int holds = d->queue_computes && words >= WORTH_HOLDING;
+	int again = holds ? replay(d, list, words, host) : -1;
+	int at = again >= 0 ? again : d->next;
 	VkResult r;
 	if (d->used[at]) {
 		r = d->WaitForFences(d->device, 1, &d->fences[at], VK_TRUE, UINT64_MAX);
@@ -420,7 +459,12 @@ int tv_submit(tv_device *d, const uint32_t *list, size_t words, int host) {
 		d->used[at] = 0;
 	}
 	VkCommandBuffer c = d->buffers[2 * at], front = c;
-	VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+	if (again >= 0) {
+		d->replayed++;
+		goto recorded;
+	}
+	d->held[at].words = 0;
+	VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, .flags = holds ? 0 : VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
 	r = d->BeginCommandBuffer(c, &begin);
 	if (r)
 		goto failed;
@@ -493,6 +537,9 @@ int tv_submit(tv_device *d, const uint32_t *list, size_t words, int host) {
 	r = d->EndCommandBuffer(c);
 	if (r)
 		goto failed;
+	if (holds && c == front)
+		hold(d, at, list, words, host);
+recorded:;
 	uint64_t value = d->passed + 1;
 	VkTimelineSemaphoreSubmitInfo when = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO, .waitSemaphoreValueCount = 1, .pWaitSemaphoreValues = &value};
 	VkPipelineStageFlags all = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
@@ -507,13 +554,17 @@ int tv_submit(tv_device *d, const uint32_t *list, size_t words, int host) {
 		d->passed = value;
 	d->used[at] = 1;
 	d->pending = 1;
-	d->next = (at + 1) % IN_FLIGHT;
+	d->last = at;
+	if (again < 0)
+		d->next = (at + 1) % IN_FLIGHT;
 	return 0;
 failed:
 	if (r == VK_ERROR_DEVICE_LOST)
 		d->lost = 1;
 	return r;
 }
+
+uint64_t tv_replayed(tv_device *d) { return d->replayed; }
 
 int tv_resume(tv_device *d) {
 	VkSemaphoreSignalInfo si = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = d->gate, .value = d->passed};
@@ -534,7 +585,7 @@ int tv_wait(tv_device *d) {
 		return VK_ERROR_DEVICE_LOST;
 	if (!d->pending)
 		return 0;
-	int last = (d->next + IN_FLIGHT - 1) % IN_FLIGHT;
+	int last = d->last;
 	VkResult r = VK_NOT_READY;
 	for (int64_t end = now() + d->spin; r == VK_NOT_READY && now() < end;)
 		r = d->GetFenceStatus(d->device, d->fences[last]);

@@ -60,8 +60,9 @@ void tv_chain_free(void *chain);
 
 // tv_open prepares recording on a device that the binding made. A wait asks again and again for spin nanoseconds before it
 // sleeps. cache is the contents of a pipeline cache, or NULL.
+// computes tells that long lists come again: one that was recorded from the same words is not recorded anew.
 // Where queues of two families are used, buffers are shared by both: families names them.
-tv_device *tv_open(void *gipa, void *instance, void *device, void *queue, uint32_t family, const uint32_t *families, uint32_t push, uint32_t spin, const void *cache, size_t cache_size);
+tv_device *tv_open(void *gipa, void *instance, void *device, void *queue, uint32_t family, const uint32_t *families, uint32_t push, uint32_t spin, int computes, const void *cache, size_t cache_size);
 void tv_close(tv_device *d);
 
 // The results of these are VkResult: 0 is success.
@@ -88,6 +89,8 @@ enum { TV_STAMPS = 4096 };
 int tv_submit(tv_device *d, const uint32_t *list, size_t words, int host);
 // tv_resume lets the device go on behind the TV_HOLD of the latest list.
 int tv_resume(tv_device *d);
+// tv_replayed counts the lists that were not recorded anew.
+uint64_t tv_replayed(tv_device *d);
 // tv_wait waits until all that was submitted has run.
 int tv_wait(tv_device *d);
 // tv_stamps reads timestamps, in ticks of the device.

@@ -88,6 +88,7 @@ type Stats struct {
 	Memory                               int64 // bytes of device memory held
 	Pipelines                            int
 	Hits                                 int64 // of experts that the device kept
+	Replayed                             int64 // submissions that were not recorded anew
 	Routed                               int64 // layers whose experts the device chose
 }
 

@@ -92,7 +92,7 @@ func (s Suite) Routed(t *testing.T) {
 			l.Gate = shape(k.typ[0], in, ff)
 		}
 		if k.biases {
-			l.GateBias, l.UpBias, l.DownBias = bias(r.Experts*ff), bias(r.Experts*ff+1)[1:], bias(r.Experts*out)
+			l.GateBias, l.UpBias, l.DownBias = bias(r.Experts*ff), bias(r.Experts*ff + 1)[1:], bias(r.Experts*out)
 		}
 		if slots.HoldLayer(l.Key, l.N) {
 			t.Fatalf("%s: a layer is kept that nobody brought", k.name)

@@ -19,7 +19,7 @@ float weight(uint64_t row, uint i) {
 }
 
 // AHEAD elements are loaded before they are used: the sums wait for each other, memory need not.
-const uint AHEAD = 4;
+const uint AHEAD = COLS == 1 ? 16 : 4;
 
 void sum(uint64_t row, uint lane, const uint act[8], uint n, inout float acc[8]) {
 	uint i = lane;

@@ -40,6 +40,13 @@ uvec4 quad(uint64_t a) { return Quads(a).v; }
 
 const uint RAW = 10; // most quads of a piece
 
+// ONCE quads are loaded before any is used.
+const uint EACH = (IN / 4 + THREADS - 1) / THREADS, ONCE = EACH < 8 ? EACH : 8;
+#define TAKEN(base) { \
+	[[unroll]] for (uint k = 0; k < ONCE; k++) \
+		v[k] = quad(x + 16 * min(base + k * THREADS, IN / 4 - 1)); \
+}
+
 // quantise fills xq, xs and xtop, of which the last becomes the scales.
 void quantise(uint64_t x) {
 	uint t = gl_LocalInvocationID.x;
@@ -48,27 +55,40 @@ void quantise(uint64_t x) {
 	for (uint i = t; i < IN / 16; i += THREADS)
 		xs[i] = 0;
 	barrier();
-	for (uint i = t; i < IN / 4; i += THREADS) {
-		uvec4 v = quad(x + 16 * i) & 0x7fffffffu;
-		atomicMax(xtop[4 * i / BLOCK], max(max(v.x, v.y), max(v.z, v.w)));
+	uvec4 v[ONCE];
+	for (uint base = t; base < IN / 4; base += ONCE * THREADS) {
+		TAKEN(base)
+		[[unroll]] for (uint k = 0; k < ONCE; k++) {
+			uint i = base + k * THREADS;
+			uvec4 a = v[k] & 0x7fffffffu;
+			if (i < IN / 4)
+				atomicMax(xtop[4 * i / BLOCK], max(max(a.x, a.y), max(a.z, a.w)));
+		}
 	}
 	barrier();
-	for (uint i = t; i < IN / 4; i += THREADS) {
-		vec4 v = uintBitsToFloat(quad(x + 16 * i));
-		float d, inv;
-		int8Scale(xtop[4 * i / BLOCK], d, inv);
-		uint w = 0;
-		int sum = 0;
-		if (inv != 0) {
-			[[unroll]] for (uint k = 0; k < 4; k++) {
-				uint q = int8Code(v[k], inv);
-				w |= q << 8 * k;
-				sum += int(q << 24) >> 24;
+	for (uint base = t; base < IN / 4; base += ONCE * THREADS) {
+		if (IN / 4 > ONCE * THREADS)
+			TAKEN(base)
+		[[unroll]] for (uint n = 0; n < ONCE; n++) {
+			uint i = base + n * THREADS;
+			if (i >= IN / 4)
+				continue;
+			vec4 f = uintBitsToFloat(v[n]);
+			float d, inv;
+			int8Scale(xtop[4 * i / BLOCK], d, inv);
+			uint w = 0;
+			int sum = 0;
+			if (inv != 0) {
+				[[unroll]] for (uint k = 0; k < 4; k++) {
+					uint q = int8Code(f[k], inv);
+					w |= q << 8 * k;
+					sum += int(q << 24) >> 24;
+				}
 			}
+			xq[i] = w;
+			if (MINS || TYPE == Q6_K)
+				atomicAdd(xs[i >> 2], sum);
 		}
-		xq[i] = w;
-		if (MINS || TYPE == Q6_K)
-			atomicAdd(xs[i >> 2], sum);
 	}
 	barrier();
 	for (uint i = t; i < IN / BLOCK; i += THREADS) {

@@ -3,7 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 // RMS norms of runs of elements: kernels.RMSNorm and L2Norm, and what may follow, a gate. A workgroup has a run.
 #include "common.glsl"
-layout(local_size_x = 64) in;
+layout(local_size_x = 128) in;
 layout(push_constant) uniform Push {
 	uint64_t dst, x, w, z; // w and z may be 0
 	uint dim, heads, rows; // elements of a run, runs of a row
@@ -23,8 +23,30 @@ vec2 two(vec2 a, vec2 b) {
 	return vec2(r, e - (r - s));
 }
 #endif
+const uint SPAN = 2048, AHEAD = 16;
 shared float factor;
-shared float chunk[2048]; // of the run, so that the eight that add do not wait for memory
+shared float chunk[SPAN]; // of the run, so that the eight that add do not wait for memory
+
+#ifdef FP64
+void add(inout double s, float v) { s = s + double(v) * double(v); }
+#else
+void add(inout vec2 s, float v) {
+	float q = v * v;
+	s = two(s, vec2(q, ffma(v, v, -q)));
+}
+#endif
+
+// result is what becomes of element i of the run, v, where the run begins at byte at.
+float result(uint i, uint h, float v, float f, uint64_t at) {
+	v = v * f;
+	if (p.w != 0)
+		v = v * Floats(p.w).v[h * p.wide + i];
+	if (p.z != 0) {
+		float z = Floats(p.z + at).v[i];
+		v = (p.gate == 1 ? fsilu(z) : fsigmoid(z)) * v;
+	}
+	return v;
+}
 
 void main() {
 	uint t = gl_LocalInvocationID.x, run = gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x;
@@ -38,23 +60,32 @@ void main() {
 #else
 	vec2 s = vec2(0);
 #endif
-	for (uint base = 0; base < p.dim; base += 2048) {
-		uint n = min(p.dim - base, 2048);
-		for (uint i = t; i < n; i += 64)
-			chunk[i] = Floats(x).v[base + i];
-		barrier();
-		if (t < 8) {
-			for (uint i = t; i < n; i += 8) {
-				float v = chunk[i];
-#ifdef FP64
-				s = s + double(v) * double(v);
-#else
-				float q = v * v;
-				s = two(s, vec2(q, ffma(v, v, -q)));
-#endif
-			}
+	for (uint base = 0; base < p.dim; base += SPAN) {
+		uint n = min(p.dim - base, SPAN);
+		barrier(); // what was there has been used
+		if (n == SPAN) {
+			float v[SPAN / 128];
+			[[unroll]] for (uint k = 0; k < SPAN / 128; k++)
+				v[k] = Floats(x).v[base + 128 * k + t];
+			[[unroll]] for (uint k = 0; k < SPAN / 128; k++)
+				chunk[128 * k + t] = v[k];
+		} else {
+			for (uint i = t; i < n; i += 128)
+				chunk[i] = Floats(x).v[base + i];
 		}
 		barrier();
+		if (t < 8) {
+			uint i = t;
+			for (; i + 8 * (AHEAD - 1) < n; i += 8 * AHEAD) {
+				float v[AHEAD];
+				[[unroll]] for (uint k = 0; k < AHEAD; k++)
+					v[k] = chunk[i + 8 * k];
+				[[unroll]] for (uint k = 0; k < AHEAD; k++)
+					add(s, v[k]);
+			}
+			for (; i < n; i += 8)
+				add(s, chunk[i]);
+		}
 	}
 	if (t < 8)
 		part[t] = s;
@@ -71,14 +102,16 @@ void main() {
 	}
 	barrier();
 	float f = factor;
-	for (uint i = t; i < p.dim; i += 64) {
-		float v = Floats(x).v[i] * f;
-		if (p.w != 0)
-			v = v * Floats(p.w).v[h * p.wide + i];
-		if (p.z != 0) {
-			float z = Floats(p.z + at).v[i];
-			v = (p.gate == 1 ? fsilu(z) : fsigmoid(z)) * v;
+	if (p.dim == SPAN && p.w != 0 && p.z == 0) {
+		float w[SPAN / 128];
+		[[unroll]] for (uint k = 0; k < SPAN / 128; k++)
+			w[k] = Floats(p.w).v[h * p.wide + 128 * k + t];
+		[[unroll]] for (uint k = 0; k < SPAN / 128; k++) {
+			float v = chunk[128 * k + t] * f;
+			Floats(y).v[128 * k + t] = v * w[k];
 		}
-		Floats(y).v[i] = v;
+		return;
 	}
+	for (uint i = t; i < p.dim; i += 128)
+		Floats(y).v[i] = result(i, h, p.dim <= SPAN ? chunk[i] : Floats(x).v[i], f, at);
 }

@@ -6,9 +6,9 @@
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint TYPE = 0;
 layout(push_constant) uniform Push {
-	uint64_t x, kv;
-	uint count; // elements or blocks in all
-	uint heads, dim, cells, pos, stride; // pos: cell of the first row; stride: bytes of a head's element
+	uint64_t x, kv, where; // where: the position of the first row
+	uint count;            // elements or blocks in all
+	uint heads, dim, cells, stride; // stride: bytes of a head's element
 } p;
 
 int code(float v, float d, int lo, int hi) {
@@ -28,7 +28,7 @@ void main() {
 	uint block = TYPE < 2 ? 1 : 32, per = p.dim / block;
 	uint e = i % per, h = i / per % p.heads, r = i / per / p.heads;
 	uint64_t from = p.x + (uint64_t(i) * block) * 4;
-	uint64_t to = p.kv + (uint64_t(h) * p.cells + (p.pos + r) % p.cells) * p.stride;
+	uint64_t to = p.kv + (uint64_t(h) * p.cells + (Words(p.where).v[0] + r) % p.cells) * p.stride;
 	if (TYPE == 0) {
 		Halves(to).v[e] = uint16_t(narrow(Floats(from).v[0]));
 		return;

@@ -1,0 +1,75 @@
+#version 450
+// variants: base emu
+#extension GL_GOOGLE_include_directive : require
+// Attention, first part: the scores of a block of 64 keys for one query head. Four threads a key, each with a quarter of the sixteen
+// sums of the contract. values.comp goes on.
+#include "common.glsl"
+#include "kv.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint KT = 0;
+layout(constant_id = 1) const uint KD = 128;
+layout(push_constant) uniform Push {
+	uint64_t q, k, scores, where; // where: the position of the first row
+	uint heads, group;            // heads of queries, and how many share keys
+	uint window, cells, ld, rows; // ld: scores from head to head
+	float scale;
+} p;
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pairs { uvec2 v; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { vec4 v; };
+shared float query[KD];
+shared float parts[64 * 17];
+
+vec4 four(uint64_t key, uint i) {
+	if (KT == 0) {
+		uvec2 w = Pairs(key + 2 * i).v;
+		return vec4(widen(w.x & 0xffffu), widen(w.x >> 16), widen(w.y & 0xffffu), widen(w.y >> 16));
+	}
+	if (KT == 1)
+		return Quads(key + 4 * i).v;
+	return vec4(kvElement(KT, key, i), kvElement(KT, key, i + 1), kvElement(KT, key, i + 2), kvElement(KT, key, i + 3));
+}
+
+void main() {
+	uint t = gl_LocalInvocationID.x, h = gl_WorkGroupID.y, r = gl_WorkGroupID.z;
+	uint pos = Words(p.where).v[0], n = pos + r + 1; // positions before the end
+	uint from = p.window > 0 && n > p.window ? n - p.window : 0;
+	uint base = (p.window > 0 && pos + 1 > p.window ? pos + 1 - p.window : 0) / 64, b = base + gl_WorkGroupID.x;
+	if (64 * b >= n || 64 * b + 64 <= from)
+		return;
+	for (uint i = t; i < KD; i += 256)
+		query[i] = Floats(p.q + (uint64_t(r) * p.heads + h) * KD * 4).v[i];
+	barrier();
+	uint key = t >> 2, j = t & 3u, at = 64 * b + key;
+	if (at >= from && at < n) {
+		// A ring is whole blocks; where there is none cells is larger than any position.
+		uint64_t row = p.k + (uint64_t(h / p.group) * p.cells + 64 * b % p.cells + key) * kvBytes(KT, KD);
+		vec4 acc = vec4(0);
+		uint e = 0;
+		for (; e + 128 <= KD; e += 128) {
+			vec4 w[8];
+			[[unroll]] for (uint k = 0; k < 8; k++)
+				w[k] = four(row, e + 16 * k + 4 * j);
+			[[unroll]] for (uint k = 0; k < 8; k++)
+				[[unroll]] for (uint c = 0; c < 4; c++)
+					acc[c] = ffma(w[k][c], query[e + 16 * k + 4 * j + c], acc[c]);
+		}
+		for (; e < KD; e += 16) {
+			vec4 w = four(row, e + 4 * j);
+			[[unroll]] for (uint c = 0; c < 4; c++)
+				acc[c] = ffma(w[c], query[e + 4 * j + c], acc[c]);
+		}
+		[[unroll]] for (uint c = 0; c < 4; c++)
+			parts[key * 17 + 4 * j + c] = acc[c];
+	}
+	barrier();
+	at = 64 * b + t;
+	if (t < 64 && at >= from && at < n) {
+		float a[16];
+		[[unroll]] for (uint c = 0; c < 16; c++)
+			a[c] = parts[t * 17 + c];
+		[[unroll]] for (uint s = 8; s > 0; s /= 2)
+			[[unroll]] for (uint c = 0; c < s; c++)
+				a[c] = a[c] + a[c + s];
+		Floats(p.scores + ((uint64_t(r) * p.heads + h) * p.ld + gl_WorkGroupID.x * 64 + t) * 4).v[0] = a[0] * p.scale;
+	}
+}
