@@ -23,6 +23,8 @@ import (
 	"unsafe"
 
 	vk "github.com/vulkan-go/vulkan"
+
+	"terrace/internal/fault"
 )
 
 // setUp guards what the binding keeps in variables of its own, and the collector's settings.
@@ -279,14 +281,15 @@ type device struct {
 	d           *C.tv_device
 	c           candidate
 	jobs, moves vk.Queue
-	queue       sync.Mutex // submissions come from several goroutines
-	fault       *Fault     // nil outside of tests
+	queue       sync.Mutex  // submissions come from several goroutines
+	fault       *Fault      // nil outside of tests
+	away        atomic.Bool // a build with faults took it away
 	gone        atomic.Bool
 }
 
 // submit hands a list to one of the device's recorders.
 func (d *device) submit(by *C.tv_device, list []uint32, host int) C.int {
-	if d.fault.lost(true) {
+	if d.fault.lost(true) || d.taken() {
 		return lostResult
 	}
 	d.queue.Lock()
@@ -294,10 +297,18 @@ func (d *device) submit(by *C.tv_device, list []uint32, host int) C.int {
 	return C.tv_submit(by, (*C.uint32_t)(unsafe.Pointer(&list[0])), C.size_t(len(list)), C.int(host))
 }
 
+// taken tells whether the device is gone in a build with faults: once it is, it stays away.
+func (d *device) taken() bool {
+	if fault.On && !d.away.Load() && fault.DeviceLost() != nil {
+		d.away.Store(true)
+	}
+	return d.away.Load()
+}
+
 // wait waits until all has run that one of the recorders was given.
 func (d *device) wait(by *C.tv_device) C.int {
 	r := C.tv_wait(by)
-	if d.fault.lost(false) {
+	if d.fault.lost(false) || d.away.Load() {
 		return lostResult
 	}
 	return r
@@ -306,7 +317,7 @@ func (d *device) wait(by *C.tv_device) C.int {
 // allocate takes memory of a type.
 func (d *device) allocate(n uint64, typ uint32, mapped int, b *C.tv_block) C.int {
 	if d.fault.refused(int64(n)) {
-		return -2
+		return refusedResult
 	}
 	var got C.tv_block // by itself: its address goes to C
 	r := C.tv_allocate(d.d, C.uint64_t(n), C.uint32_t(typ), C.int(mapped), &got)
@@ -474,8 +485,8 @@ func result(r int) string {
 	return fmt.Sprintf("result %d", r)
 }
 
-// lostResult is VK_ERROR_DEVICE_LOST.
-const lostResult = -4
+// lostResult is VK_ERROR_DEVICE_LOST, refusedResult VK_ERROR_OUT_OF_DEVICE_MEMORY.
+const lostResult, refusedResult = -4, -2
 
 // check turns a VkResult into an error.
 func (d *device) check(what string, r C.int) error {
