@@ -8,6 +8,7 @@ import (
 	"runtime"
 
 	"terrace/compute"
+	"terrace/kernels"
 )
 
 // kv implements compute.KV: a region each for the keys and the values of a layer, laid out KV head, position, element.
@@ -255,12 +256,16 @@ const keyScores = 16 << 20
 func (e *encoder) attendAll(a *attention, vt compute.KVType, values, sinks uint64) {
 	l, rows := a.l, a.q.rows
 	first := int(a.s.Pos[len(a.s.Pos)-rows])
-	step, stride := 64/min(groups(l.ValDim, 128), 8), vt.RowBytes(l.ValDim)
+	step, stride := 32/min(groups(l.ValDim, 128), 8), vt.RowBytes(l.ValDim)
 	if e.b.dev.c.info.Kind == Software {
 		step = 4 // compiling takes the time there
 	}
 	if l.Latent {
 		stride = vt.RowBytes(l.KeyDim)
+	}
+	q32 := uint64(0)
+	if l.ValDim <= 128 && l.ValDim%32 == 0 {
+		q32 = e.wanted(a.dst, kernels.Act32)
 	}
 	for r := 0; r < rows; {
 		// The first row of a piece sees the earliest blocks, its last row the latest.
@@ -290,10 +295,17 @@ func (e *encoder) attendAll(a *attention, vt compute.KVType, values, sinks uint6
 		e.dispatch(blocks(), a.heads, n)
 		e.in(&scores.track, &a.at.keys, &a.at.values)
 		e.out(&a.dst.track)
+		if q32 > 0 {
+			e.out(&a.dst.acts[kernels.Act32].track)
+		}
 		e.begin(shValues, [4]uint32{uint32(vt), uint32(l.ValDim), uint32(step), uint32(stride)})
 		e.u64(a.dst.at(r), values, scores.addr(), sinks, where)
-		e.u32(uint32(a.heads), uint32(a.heads/l.Heads), uint32(l.Window), uint32(a.at.cells), uint32(ld))
+		e.u32(uint32(a.heads), uint32(a.heads/l.Heads), uint32(l.Window), uint32(a.at.cells), uint32(ld), uint32(r), uint32(rows), 0)
+		e.u64(q32)
 		e.dispatch(a.heads, n, 1)
 		r += n
+	}
+	if q32 > 0 {
+		e.made(a.dst, kernels.Act32)
 	}
 }

@@ -364,9 +364,10 @@ type tensor struct {
 	held       int // rows there is memory for
 	track      track
 	acts       [kernels.Act256 + 1]quantised
-	version    uint64  // rises when rows are written
-	of         *tensor // of a view: whose rows it has
-	off        uint64  // of a view: bytes before its first row
+	wants      [kernels.Act256 + 1]bool // forms that somebody asked for
+	version    uint64                   // rises when rows are written
+	of         *tensor                  // of a view: whose rows it has
+	off        uint64                   // of a view: bytes before its first row
 }
 
 // store is memory that is given back when nobody knows it any longer.

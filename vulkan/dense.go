@@ -63,6 +63,20 @@ func (e *encoder) temp(name string, rows, cols int) *tensor {
 	return t
 }
 
+// wanted is where an operation that writes all rows of x shall leave their form as int8, since somebody wanted it of earlier rows;
+// 0: nobody did. made says that it is there.
+func (e *encoder) wanted(x *tensor, kind kernels.ActKind) uint64 {
+	if x.of != nil || !x.wants[kind] || x.rows == 0 {
+		return 0
+	}
+	x.acts[kind].room(e, x.rows, x.cols)
+	return x.acts[kind].q
+}
+
+func (e *encoder) made(x *tensor, kind kernels.ActKind) {
+	x.acts[kind].valid, x.acts[kind].of = true, x.version
+}
+
 // act is where the rows of x lie in the given format, quantised where x has changed since the last time.
 func (e *encoder) act(x *tensor, kind kernels.ActKind) (q, d, s uint64, t *track) {
 	if kind == kernels.ActF32 {
@@ -70,6 +84,7 @@ func (e *encoder) act(x *tensor, kind kernels.ActKind) (q, d, s uint64, t *track
 	}
 	a := &x.acts[kind]
 	if v := x.root().version; !a.valid || a.of != v {
+		x.wants[kind] = true
 		a.room(e, max(x.rows, 1), x.cols)
 		e.quantise(a, x.addr(), &x.track, kind, x.cols, x.rows, x.cols, 0, 0, 1)
 		a.valid, a.of = true, v
@@ -305,6 +320,9 @@ func (e *encoder) DecodeRows(dst compute.Tensor, typ gguf.Type, rows [][]byte) {
 	e.decodeGrid(typ, w, len(rows))
 }
 
+// normSpan is the longest run that shaders/norm.comp has in sight at a time.
+const normSpan = 2048
+
 // normed is what a norm is about.
 type normed struct {
 	dst, x, z         *tensor
@@ -316,6 +334,10 @@ type normed struct {
 }
 
 func (e *encoder) norm(n normed) {
+	q32, q256 := uint64(0), uint64(0)
+	if n.heads == 1 && n.dim == n.dst.cols && n.dim <= normSpan && n.dim%256 == 0 {
+		q32, q256 = e.wanted(n.dst, kernels.Act32), e.wanted(n.dst, kernels.Act256)
+	}
 	w := uint64(0)
 	if n.w != nil {
 		w = e.vector(n.w, max(n.dim, n.wide*n.heads))
@@ -327,6 +349,12 @@ func (e *encoder) norm(n normed) {
 		z = n.z.addr()
 	}
 	e.out(&n.dst.track)
+	if q32 > 0 {
+		e.out(&n.dst.acts[kernels.Act32].track)
+	}
+	if q256 > 0 {
+		e.out(&n.dst.acts[kernels.Act256].track)
+	}
 	n.dst.touch()
 	e.begin(shNorm, [4]uint32{})
 	e.u64(n.dst.addr(), n.x.addr(), w, z)
@@ -334,8 +362,15 @@ func (e *encoder) norm(n normed) {
 	e.f32(n.eps)
 	e.f32(n.over)
 	e.u32(n.gate)
+	e.u64(q32, q256)
 	x, y := across(n.x.rows * n.heads)
 	e.dispatch(x, y, 1)
+	if q32 > 0 {
+		e.made(n.dst, kernels.Act32)
+	}
+	if q256 > 0 {
+		e.made(n.dst, kernels.Act256)
+	}
 }
 
 // RMSNorm implements compute.Encoder.

@@ -62,7 +62,11 @@ func (e *encoder) inline(x *tensor, t gguf.Type, in, out, jobs int) bool {
 	}
 	k, _ := kernels.KindOf(t)
 	a := &x.acts[k]
-	return !(a.valid && a.of == x.root().version) && groups(out, s.perGroup(t, in))*jobs <= inlineGroups
+	if a.valid && a.of == x.root().version {
+		return false
+	}
+	x.wants[k] = true
+	return groups(out, s.perGroup(t, in))*jobs <= inlineGroups
 }
 
 // aligned reports whether the rows of jobs lie where loads of 16 bytes need them, for types whose blocks are whole such loads.

@@ -24,6 +24,8 @@ type route struct {
 }
 
 const (
+	// flushWords is how much of a token is recorded before it is sent: sending costs too.
+	flushWords = 8192
 	// routeExperts, routeChosen and routeRows bound what is chosen on the device: more rows share experts, which are worth a wait.
 	routeExperts, routeChosen, routeRows = 1024, 128, 8
 )
@@ -113,6 +115,9 @@ func (e *encoder) RoutedFFN(sum, scores, x compute.Tensor, r *router.Rule, l *co
 	e.dispatch(groups(to.cols, 64), rows, 1)
 	e.stats.Hits += int64(n)
 	e.stats.Routed++
+	if len(e.list) > flushWords { // the device begins while the rest is recorded
+		e.Flush()
+	}
 }
 
 // routed records the products of jobs that the device has made: rows of x with a matrix shaped like m.

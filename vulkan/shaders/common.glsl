@@ -23,14 +23,12 @@ uint word(uint64_t a, uint i) { return Words(a + i).v[0]; }
 // odd reads a number that lies anywhere.
 uint bytes4(uint64_t a, uint i) { return u8(a, i) | u8(a, i + 1) << 8 | u8(a, i + 2) << 16 | u8(a, i + 3) << 24; }
 
-// widen is binary16 to float32, exactly; subnormals are normal there.
+// widen is binary16 to float32, exactly; subnormals are normal there. It has no branches, so that loads before it go on together.
 float widen(uint h) {
-	uint sign = (h & 0x8000u) << 16, exp = h >> 10 & 31u, man = h & 0x3ffu;
-	if (exp == 0)
-		return uintBitsToFloat(floatBitsToUint(float(man) * uintBitsToFloat(0x33800000u)) | sign);
-	if (exp == 31)
-		return uintBitsToFloat(sign | 0x7f800000u | (man != 0 ? 0x400000u | man << 13 : 0u));
-	return uintBitsToFloat(sign | (exp + 112u) << 23 | man << 13);
+	uint x = (h & 0x7fffu) << 13;
+	float small = uintBitsToFloat(x + (113u << 23)) - uintBitsToFloat(113u << 23);
+	uint b = mix(x + (112u << 23), x + (224u << 23), x >= 31u << 23);
+	return uintBitsToFloat((h & 0x8000u) << 16 | mix(b, floatBitsToUint(small), x < 1u << 23));
 }
 
 // narrow is float32 to binary16, ties to even, by integers alone.

@@ -19,7 +19,7 @@ float weight(uint64_t row, uint i) {
 }
 
 // AHEAD elements are loaded before they are used: the sums wait for each other, memory need not.
-const uint AHEAD = COLS == 1 ? 16 : 4;
+const uint AHEAD = COLS == 1 ? 32 : 4;
 
 void sum(uint64_t row, uint lane, const uint act[8], uint n, inout float acc[8]) {
 	uint i = lane;
@@ -28,7 +28,7 @@ void sum(uint64_t row, uint lane, const uint act[8], uint n, inout float acc[8])
 		[[unroll]] for (uint k = 0; k < AHEAD; k++)
 			w[k] = weight(row, i + 16 * k);
 		[[unroll]] for (uint c = 0; c < COLS; c++) {
-			if (c >= n)
+			if (COLS > 1 && c >= n)
 				break;
 			Floats x = Floats(p.q + uint64_t(act[c]) * p.in_ * 4);
 			float v[AHEAD];
@@ -41,7 +41,7 @@ void sum(uint64_t row, uint lane, const uint act[8], uint n, inout float acc[8])
 	for (; i < p.in_; i += 16) {
 		float w = weight(row, i);
 		[[unroll]] for (uint c = 0; c < COLS; c++) {
-			if (c >= n)
+			if (COLS > 1 && c >= n)
 				break;
 			acc[c] = ffma(w, Floats(p.q + uint64_t(act[c]) * p.in_ * 4).v[i], acc[c]);
 		}

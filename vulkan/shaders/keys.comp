@@ -19,15 +19,15 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Qu
 shared float query[KD];
 shared float parts[64 * 17];
 
-vec4 four(uint64_t key, uint i) {
-	if (KT == 0) {
-		uvec2 w = Pairs(key + 2 * i).v;
-		return vec4(widen(w.x & 0xffffu), widen(w.x >> 16), widen(w.y & 0xffffu), widen(w.y >> 16));
-	}
+// raw is four elements as they lie there, where they do so as floats or halves.
+uvec4 raw(uint64_t key, uint i) {
+	if (KT == 0)
+		return uvec4(Pairs(key + 2 * i).v, 0, 0);
 	if (KT == 1)
-		return Quads(key + 4 * i).v;
-	return vec4(kvElement(KT, key, i), kvElement(KT, key, i + 1), kvElement(KT, key, i + 2), kvElement(KT, key, i + 3));
+		return floatBitsToUint(Quads(key + 4 * i).v);
+	return floatBitsToUint(vec4(kvElement(KT, key, i), kvElement(KT, key, i + 1), kvElement(KT, key, i + 2), kvElement(KT, key, i + 3)));
 }
+vec4 four(uvec4 w) { return KT == 0 ? vec4(widen(w.x & 0xffffu), widen(w.x >> 16), widen(w.y & 0xffffu), widen(w.y >> 16)) : uintBitsToFloat(w); }
 
 void main() {
 	uint t = gl_LocalInvocationID.x, h = gl_WorkGroupID.y, r = gl_WorkGroupID.z;
@@ -46,15 +46,15 @@ void main() {
 		vec4 acc = vec4(0);
 		uint e = 0;
 		for (; e + 128 <= KD; e += 128) {
-			vec4 w[8];
+			uvec4 w[8];
 			[[unroll]] for (uint k = 0; k < 8; k++)
-				w[k] = four(row, e + 16 * k + 4 * j);
+				w[k] = raw(row, e + 16 * k + 4 * j);
 			[[unroll]] for (uint k = 0; k < 8; k++)
 				[[unroll]] for (uint c = 0; c < 4; c++)
-					acc[c] = ffma(w[k][c], query[e + 16 * k + 4 * j + c], acc[c]);
+					acc[c] = ffma(four(w[k])[c], query[e + 16 * k + 4 * j + c], acc[c]);
 		}
 		for (; e < KD; e += 16) {
-			vec4 w = four(row, e + 4 * j);
+			vec4 w = four(raw(row, e + 4 * j));
 			[[unroll]] for (uint c = 0; c < 4; c++)
 				acc[c] = ffma(w[c], query[e + 4 * j + c], acc[c]);
 		}

@@ -172,9 +172,10 @@ void load(uint64_t row, uint p, out uvec4 w[RAW]) {
 	}
 }
 
-#define TWO(w, k, o) w[k] = ((o) & 8u) != 0 ? w[(k) + 2] : w[k];
-#define ONE(w, k, o) w[k] = ((o) & 4u) != 0 ? w[(k) + 1] : w[k];
-#define HALF(w, k, o) w[k] = ((o) & 2u) != 0 ? w[k] >> 16 | w[(k) + 1] << 16 : w[k];
+// mix chooses without a branch.
+#define TWO(w, k, o) w[k] = mix(w[k], w[(k) + 2], ((o) & 8u) != 0);
+#define ONE(w, k, o) w[k] = mix(w[k], w[(k) + 1], ((o) & 4u) != 0);
+#define HALF(w, k, o) w[k] = mix(w[k], w[k] >> 16 | w[(k) + 1] << 16, ((o) & 2u) != 0);
 #define X4(F, w, k, o) F(w, k, o) F(w, (k) + 1, o) F(w, (k) + 2, o) F(w, (k) + 3, o)
 #define X8(F, w, k, o) X4(F, w, k, o) X4(F, w, (k) + 4, o)
 #define X16(F, w, k, o) X8(F, w, k, o) X8(F, w, (k) + 8, o)
@@ -196,7 +197,7 @@ const uint each4 = 0x11111111u;
 // FOUR meets word k of MXFP4. Of the magnitudes 0, 1, 2, 3, 4, 6, 8, 12 a code from 4 on counts its low bits again, and both of
 // them once more.
 #define FOUR(k) { \
-	uint c = sh == 0 ? v[k] : v[k] >> sh | v[k + 1] << 32 - sh; \
+	uint c = uint((uint64_t(v[k + 1]) << 32 | v[k]) >> sh); \
 	uint m = c & (c >> 2 & each4) * 3; \
 	m = (c & 0x77777777u) + m + 2 * (m & m >> 1 & each4); \
 	uint neg = m & (c >> 3 & each4) * 15; \
@@ -220,8 +221,8 @@ void meet(const uvec4 w[RAW], uint64_t row, uint p, const uint x[32], const int 
 		dm = widen(w[0].x >> 16);
 		uint a = w[0].y >> n, b = w[0].z >> n, c = w[0].w >> n;
 		// Scales and minima of both units, each in the low byte of a half.
-		uint sc = j < 2 ? a & 0x3f3fu : c & 0x0f0fu | (a & 0xc0c0u) >> 2;
-		uint mn = j < 2 ? b & 0x3f3fu : c >> 4 & 0x0f0fu | (b & 0xc0c0u) >> 2;
+		uint sc = mix(c & 0x0f0fu | (a & 0xc0c0u) >> 2, a & 0x3f3fu, j < 2);
+		uint mn = mix(c >> 4 & 0x0f0fu | (b & 0xc0c0u) >> 2, b & 0x3f3fu, j < 2);
 		int lo = 0, hi = 0;
 		[[unroll]] for (uint k = 0; k < 8; k++) {
 			uint v = w[(TYPE == Q4_K ? 1 : 3) + (k >> 2)][k & 3u];
@@ -248,9 +249,9 @@ void meet(const uvec4 w[RAW], uint64_t row, uint p, const uint x[32], const int 
 		SHIFT8(h, o)
 		X8(HALF, h, 0, o)
 		SHIFT4(s, o)
-		d = widen((o & 2u) != 0 ? s[4] >> 16 : s[4] & 0xffffu);
+		d = widen(s[4] >> 8 * (o & 2u) & 0xffffu);
 		X4(HALF, s, 0, o)
-		uint s0 = (p & 1u) != 0 ? s[2] : s[0], s1 = (p & 1u) != 0 ? s[3] : s[1];
+		uint s0 = mix(s[0], s[2], (p & 1u) != 0), s1 = mix(s[1], s[3], (p & 1u) != 0);
 		int a0 = -32 * xsum[0], a1 = -32 * xsum[2], a2 = -32 * xsum[4], a3 = -32 * xsum[6];
 		SIX(0) SIX(1) SIX(2) SIX(3)
 		isum = (int(s0 << 24) >> 24) * a0 + (int(s0 << 8) >> 24) * a1 + (int(s1 << 24) >> 24) * a2 + (int(s1 << 8) >> 24) * a3;
@@ -266,16 +267,16 @@ void meet(const uvec4 w[RAW], uint64_t row, uint p, const uint x[32], const int 
 		uint o = uint(row + 34 * p) & 15u;
 		uint v[12] = {WORDS4(0), WORDS4(1), WORDS4(2)};
 		SHIFT8(v, o)
-		d = widen((o & 2u) != 0 ? v[0] >> 16 : v[0] & 0xffffu);
+		d = widen(v[0] >> 8 * (o & 2u) & 0xffffu);
 		[[unroll]] for (uint k = 0; k < 8; k++)
-			isum += dot4((o & 2u) != 0 ? v[k + 1] : v[k] >> 16 | v[k + 1] << 16, x[k]);
+			isum += dot4(mix(v[k] >> 16 | v[k + 1] << 16, v[k + 1], (o & 2u) != 0), x[k]);
 		break;
 	}
 	case MXFP4: {
 		uint o = uint(row + 17 * p + 1) & 15u, e = w[2].x, sh = 8 * (o & 3u);
 		uint v[8] = {WORDS4(0), WORDS4(1)};
 		SHIFT4(v, o)
-		d = uintBitsToFloat(e < 2 ? 0x00200000u << e : e - 1 << 23);
+		d = uintBitsToFloat(mix(e - 1 << 23, 0x00200000u << (e & 1u), e < 2));
 		int lo = 0, hi = 0, nlo = 0, nhi = 0;
 		FOUR(0) FOUR(1) FOUR(2) FOUR(3)
 		isum = lo - 2 * nlo + (hi - 2 * nhi >> 4);

@@ -11,6 +11,7 @@ layout(push_constant) uniform Push {
 	uint wide;             // elements of w from run to run
 	float eps, over;       // what the sum is divided by
 	uint gate;             // 1: silu(z), 2: sigmoid(z)
+	uint64_t q32, q256;    // where a run is a row, its forms as int8; 0: not wanted
 } p;
 #ifdef FP64
 shared double part[8];
@@ -23,9 +24,11 @@ vec2 two(vec2 a, vec2 b) {
 	return vec2(r, e - (r - s));
 }
 #endif
-const uint SPAN = 2048, AHEAD = 16;
+const uint SPAN = 2048, AHEAD = 16, THREADS = 128;
 shared float factor;
 shared float chunk[SPAN]; // of the run, so that the eight that add do not wait for memory
+
+#include "acts.glsl"
 
 #ifdef FP64
 void add(inout double s, float v) { s = s + double(v) * double(v); }
@@ -108,10 +111,20 @@ void main() {
 			w[k] = Floats(p.w).v[h * p.wide + 128 * k + t];
 		[[unroll]] for (uint k = 0; k < SPAN / 128; k++) {
 			float v = chunk[128 * k + t] * f;
-			Floats(y).v[128 * k + t] = v * w[k];
+			v = v * w[k];
+			chunk[128 * k + t] = v;
+			Floats(y).v[128 * k + t] = v;
 		}
-		return;
+	} else {
+		for (uint i = t; i < p.dim; i += 128) {
+			float v = result(i, h, p.dim <= SPAN ? chunk[i] : Floats(x).v[i], f, at);
+			Floats(y).v[i] = v;
+			if (p.dim <= SPAN)
+				chunk[i] = v;
+		}
 	}
-	for (uint i = t; i < p.dim; i += 128)
-		Floats(y).v[i] = result(i, h, p.dim <= SPAN ? chunk[i] : Floats(x).v[i], f, at);
+	if (p.q32 != 0)
+		acts(p.q32, 32, r, p.rows, p.dim, 0, p.dim);
+	if (p.q256 != 0)
+		acts(p.q256, 256, r, p.rows, p.dim, 0, p.dim);
 }

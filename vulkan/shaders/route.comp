@@ -63,11 +63,11 @@ void main() {
 				bad = 1;
 			float s = 0;
 			uint i = 0;
-			for (; i + 8 <= N; i += 8) {
-				float v[8];
-				[[unroll]] for (uint k = 0; k < 8; k++)
+			for (; i + 16 <= N; i += 16) {
+				float v[16];
+				[[unroll]] for (uint k = 0; k < 16; k++)
 					v[k] = probs[i + k];
-				[[unroll]] for (uint k = 0; k < 8; k++)
+				[[unroll]] for (uint k = 0; k < 16; k++)
 					s = s + v[k];
 			}
 			for (; i < N; i++)
@@ -115,7 +115,17 @@ void main() {
 			continue;
 		float x = sel[i];
 		uint before = 0;
-		for (uint j = 0; j < N; j++)
+		uint j = 0;
+		if (GROUPS == 0) {
+			for (; j + 16 <= N; j += 16) {
+				float v[16];
+				[[unroll]] for (uint k = 0; k < 16; k++)
+					v[k] = sel[j + k];
+				[[unroll]] for (uint k = 0; k < 16; k++)
+					before += uint(v[k] > x) + uint(v[k] == x && j + k < i);
+			}
+		}
+		for (; j < N; j++)
 			before += (GROUPS == 0 || kept[j / SIZE]) && (sel[j] > x || sel[j] == x && j < i) ? 1 : 0;
 		if (before < K)
 			chosen[before] = i;
@@ -144,19 +154,21 @@ void main() {
 			for (uint k = 0; k < K; k++)
 				s = s + by[k];
 			s = s > 6.103515625e-5 ? s : 6.103515625e-5;
-			for (uint k = 0; k < K; k++)
-				by[k] = div(by[k], s);
+			total = s;
 		}
-		for (uint k = 0; k < K; k++) {
-			float w = by[k];
-			if (p.scale != 0 && p.scale != 1)
-				w = w * p.scale;
-			if (p.each_ != 0)
-				w = w * Floats(p.each_).v[chosen[k]];
-			if (p.factor != 1)
-				w = w * p.factor;
-			by[k] = w;
-		}
+	}
+	barrier();
+	for (uint k = t; k < K && !wrong; k += 128) {
+		if ((FLAGS & 16u) != 0)
+			by[k] = div(by[k], total);
+		float w = by[k];
+		if (p.scale != 0 && p.scale != 1)
+			w = w * p.scale;
+		if (p.each_ != 0)
+			w = w * Floats(p.each_).v[chosen[k]];
+		if (p.factor != 1)
+			w = w * p.factor;
+		by[k] = w;
 	}
 	barrier();
 	wrong = bad != 0;

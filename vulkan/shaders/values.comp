@@ -14,22 +14,33 @@ layout(constant_id = 3) const uint STRIDE = 0; // bytes of a position
 layout(push_constant) uniform Push {
 	uint64_t dst, v, scores, sinks, where; // sinks: 0: none
 	uint heads, group, window, cells, ld;
+	uint row, rows; // of dst: the first one here, and how many there are
+	uint64_t q32;   // their form as int8, by blocks of 32; 0: not wanted
 } p;
 const uint ELEMS = (VD + 127) / 128, HELD = STEP * ELEMS;
 #define INF uintBitsToFloat(0x7f800000u)
-shared float w[64 * 65];
+shared float w[64 * 65], chunk[128];
+const uint THREADS = 128;
+#include "acts.glsl"
+
 shared float top[64], before[64], block[64];
 
 uint64_t values;
 uint first, count; // block of the chunk, and how many
 
 // load fetches the g-th STEP positions of the chunk.
-void load(uint g, uint t, out float x[HELD]) {
+void load(uint g, uint t, out uint x[HELD]) {
 	uint j = g * STEP % 64, cell = 64 * (first + g * STEP / 64) % p.cells + j;
 	[[unroll]] for (uint k = 0; k < STEP; k++)
 		[[unroll]] for (uint e = 0; e < ELEMS; e++)
-			x[k * ELEMS + e] = kvElement(VT, values + uint64_t(min(cell + k, p.cells - 1)) * STRIDE, min(e * 128 + t, VD - 1));
+{
+				uint64_t at = values + uint64_t(min(cell + k, p.cells - 1)) * STRIDE;
+				uint n = min(e * 128 + t, VD - 1);
+				x[k * ELEMS + e] = VT == 0 ? uint(Halves(at).v[n]) : floatBitsToUint(kvElement(VT, at, n));
+			}
 }
+
+float value(uint x) { return VT == 0 ? widen(x) : uintBitsToFloat(x); }
 
 void main() {
 	uint t = gl_LocalInvocationID.x, h = gl_WorkGroupID.x, r = gl_WorkGroupID.y;
@@ -92,7 +103,7 @@ void main() {
 			before[t] = top[t] > before[t] ? fexp(before[t] - top[t]) : 1;
 		}
 		barrier();
-		float x[HELD], y[HELD];
+		uint x[HELD], y[HELD];
 		load(0, t, x);
 		for (uint g = 0; g < count * (64 / STEP); g++) {
 			if (g + 1 < count * (64 / STEP))
@@ -106,19 +117,29 @@ void main() {
 						out_[e] = out_[e] * f;
 				sum = sum + block[b];
 			}
-			[[unroll]] for (uint k = 0; k < STEP; k++) {
-				if (at + k >= from && at + k < n) {
-					float f = w[b * 65 + j0 + k];
+			if (at >= from && at + STEP <= n) {
+				[[unroll]] for (uint k = 0; k < STEP; k++)
 					[[unroll]] for (uint e = 0; e < ELEMS; e++)
-						out_[e] = ffma(f, x[k * ELEMS + e], out_[e]);
-				}
+						out_[e] = ffma(w[b * 65 + j0 + k], value(x[k * ELEMS + e]), out_[e]);
+			} else {
+				[[unroll]] for (uint k = 0; k < STEP; k++)
+					if (at + k >= from && at + k < n)
+						[[unroll]] for (uint e = 0; e < ELEMS; e++)
+							out_[e] = ffma(w[b * 65 + j0 + k], value(x[k * ELEMS + e]), out_[e]);
 			}
 			[[unroll]] for (uint k = 0; k < HELD; k++)
 				x[k] = y[k];
 		}
 	}
 	float inv = frecip(sum);
-	[[unroll]] for (uint e = 0; e < ELEMS; e++)
-		if (e * 128 + t < VD)
-			Floats(p.dst + (uint64_t(r) * p.heads + h) * VD * 4).v[e * 128 + t] = out_[e] * inv;
+	[[unroll]] for (uint e = 0; e < ELEMS; e++) {
+		if (e * 128 + t < VD) {
+			float v = out_[e] * inv;
+			Floats(p.dst + (uint64_t(r) * p.heads + h) * VD * 4).v[e * 128 + t] = v;
+			if (ELEMS == 1)
+				chunk[t] = v;
+		}
+	}
+	if (p.q32 != 0)
+		acts(p.q32, 32, p.row + r, p.rows, p.heads * VD, h * VD, VD);
 }
