@@ -80,7 +80,7 @@ type Stats struct {
 	Loop *sample.Loop `json:"loop,omitempty"` // the answer repeated itself; nil: it did not
 
 	DiskBytesPerSecond float64    `json:"disk_bytes_per_second"`
-	Bottleneck         string     `json:"bottleneck"` // "disk", "memory" or "compute"; "" before a token was decoded
+	Bottleneck         string     `json:"bottleneck"` // "disk", "memory", "compute" or "gpu"; "" before a token was decoded, or beside a card that was not measured
 	BoundPerSecond     float64    `json:"bound_per_second"`
 	Efficiency         float64    `json:"efficiency"`
 	BoundTerms         BoundTerms `json:"bound_terms"`
@@ -296,11 +296,18 @@ func (s *Session) Bound(st *Stats) {
 		return
 	}
 	r := e.rates()
-	var touched float64 // bytes of weights per decoded token
+	var touched, device float64 // bytes of weights per decoded token, in RAM and in VRAM
 	var compute float64
+	dense := map[gguf.Type]int64{}
+	for _, t := range e.denseTraffic() {
+		dense[t.typ] += t.bytes
+	}
+	denseHost, expertsHost := e.hostShares(st)
 	for _, t := range e.tokenTraffic() {
-		touched += float64(t.bytes)
-		compute += float64(t.bytes) / r.kernel[t.typ]
+		n := float64(dense[t.typ])*denseHost + float64(t.bytes-dense[t.typ])*expertsHost
+		device += float64(t.bytes) - n
+		touched += n
+		compute += n / r.kernel[t.typ]
 	}
 	b := &st.BoundTerms
 	b.MemoryMS = touched / r.memory * 1e3
@@ -309,8 +316,17 @@ func (s *Session) Bound(st *Stats) {
 		perToken := float64(st.decodeCold) / float64(max(st.PredictedTokens-1, 1))
 		b.DiskMS = perToken / st.decodeRate * 1e3
 	}
-	most := max(b.DiskMS, b.MemoryMS, b.ComputeMS)
+	if device > 0 {
+		rate := e.deviceRate()
+		if rate == 0 {
+			return // nobody measured the card, so no bound is known
+		}
+		b.GPUMS = device / rate * 1e3
+	}
+	most := max(b.DiskMS, b.MemoryMS, b.ComputeMS, b.GPUMS)
 	switch most {
+	case b.GPUMS:
+		st.Bottleneck = "gpu"
 	case b.DiskMS:
 		st.Bottleneck = "disk"
 	case b.MemoryMS:
@@ -322,6 +338,31 @@ func (s *Session) Bound(st *Stats) {
 		st.BoundPerSecond = 1e3 / most
 		st.Efficiency = st.PredictedPerSecond / st.BoundPerSecond
 	}
+}
+
+// hostShares are the parts of dense weights and of experts' bytes that the processor reads.
+func (e *Engine) hostShares(st *Stats) (dense, experts float64) {
+	g := e.gpu
+	if g == nil || g.b.Load() == nil {
+		return 1, 1
+	}
+	n := e.model.Config().Layers
+	dense, experts = float64(min(g.first, n))/float64(n), 1
+	switch {
+	case g.b.Load().Tier().Unified:
+		experts = dense
+	case st.Touches > 0:
+		experts = 1 - float64(st.HitsVRAM)/float64(st.Touches)
+	}
+	return dense, experts
+}
+
+// deviceRate is how fast the card reads its memory by the machine's profile, 0 where nobody measured it.
+func (e *Engine) deviceRate() float64 {
+	if e.opt.Profile == "" {
+		return 0
+	}
+	return plan.LoadProfile(e.opt.Profile, e.log).GPUs[e.gpu.info.Name].Memory
 }
 
 // traffic is the weight bytes of one type that a decoded token reads.

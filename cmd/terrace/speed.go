@@ -100,7 +100,11 @@ func speedCommand(e env, name, usage string, prompt, decode int) *cli.Command {
 				fmt.Fprintf(&b, "prefill  %s tokens/s\n", spreadText(*r.Prefill, 1))
 			}
 			if r.Decode != nil {
-				fmt.Fprintf(&b, "decode   %s tokens/s; limit %s, at best %.1f/s\n", spreadText(*r.Decode, 1), r.Stats.Bottleneck, r.Bound)
+				fmt.Fprintf(&b, "decode   %s tokens/s", spreadText(*r.Decode, 1))
+				if r.Stats.Bottleneck != "" {
+					fmt.Fprintf(&b, "; limit %s, at best %.1f/s", r.Stats.Bottleneck, r.Bound)
+				}
+				b.WriteString("\n")
 			}
 			_, err = fmt.Fprint(e.out, b.String())
 			return err

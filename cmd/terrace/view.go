@@ -125,8 +125,12 @@ func statsText(w io.Writer, st *engine.Stats) error {
 	}
 	if st.Bottleneck != "" {
 		t := st.BoundTerms
-		p("limit     %s: by this machine's rates a token needs %.2f ms of disk, %.2f ms of memory reads, %.2f ms of arithmetic; at best %.1f/s, reached %s",
-			st.Bottleneck, t.DiskMS, t.MemoryMS, t.ComputeMS, st.BoundPerSecond, share(int64(1000*st.Efficiency), 1000))
+		card := ""
+		if t.GPUMS > 0 {
+			card = fmt.Sprintf(", %.2f ms of the graphics card", t.GPUMS)
+		}
+		p("limit     %s: by this machine's rates a token needs %.2f ms of disk, %.2f ms of memory reads, %.2f ms of arithmetic%s; at best %.1f/s, reached %s",
+			st.Bottleneck, t.DiskMS, t.MemoryMS, t.ComputeMS, card, st.BoundPerSecond, share(int64(1000*st.Efficiency), 1000))
 	}
 	if l := st.Loop; l != nil {
 		p("loop      %d tokens repeated over %d tokens, from the answer's token %d on", l.Period, l.Tokens, l.At)
