@@ -76,6 +76,7 @@ type Cache struct {
 	lacking  []lack // reads whose slots could get no memory
 	guards   guards
 
+	polling      int       // requests that look in Next whether reads are done
 	blocked      int       // requests that are waiting in Next
 	blockedSince time.Time // when blocked rose from 0
 	blockedTime  time.Duration
@@ -544,9 +545,11 @@ func (r *Request) Next(ctx context.Context, wait bool) (Lease, bool, error) {
 		}
 		if !polled { // perhaps the reads are done and nobody has looked
 			polled = true
+			c.polling++
 			c.unlock()
 			c.store.Poll()
 			c.mu.Lock()
+			c.polling--
 			continue
 		}
 		if err := ctx.Err(); err != nil {

@@ -57,7 +57,7 @@ func (c *Cache) Waiting() (w Waiting, ok bool) {
 	if !TryLock(&c.mu) {
 		return w, false
 	}
-	w.Blocked = c.blocked
+	w.Blocked = c.blocked + c.polling // who looks for reads that are done can be kept by that too
 	for i := range c.v.slots {
 		s := &c.v.slots[i]
 		if s.state == slotReady && s.refs > 0 {
