@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"time"
 
@@ -50,7 +51,8 @@ const probeReads = 8
 const probeAlike = 0.1
 
 // Probe reads random experts past the disk's burst, then compares the stores that read past the page cache. A burst longer
-// than the probe passes for the sustained rate. The mmap store takes no part: its pages are not in the budget.
+// than the probe passes for the sustained rate. Experts that lie in holes of a file, which no disk reads, are left out; where
+// there are no others it fails. The mmap store takes no part: its pages are not in the budget.
 func Probe(ctx context.Context, o ProbeOptions) (ProbeResult, error) {
 	if o.Time == 0 {
 		o.Time = 3 * time.Second
@@ -98,16 +100,32 @@ type probed struct {
 }
 
 func (p *probe) open() error {
-	most := 0
+	files := make([]*os.File, len(p.o.Paths))
+	for i, path := range p.o.Paths {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		files[i] = f
+	}
+	most, holes := 0, 0
 	for _, layer := range p.o.Experts {
 		for i := range layer {
 			d := &layer[i]
 			if err := d.check(); err != nil {
 				return err
 			}
+			if !onDisk(files, d) {
+				holes++
+				continue
+			}
 			p.all = append(p.all, d)
 			most = max(most, ReadBytes(d))
 		}
+	}
+	if len(p.all) == 0 && holes > 0 {
+		return fmt.Errorf("%s: all %d experts lie in holes of the file, no disk reads them", p.o.Paths[0], holes)
 	}
 	if len(p.all) == 0 {
 		return errors.New("no experts to read")
@@ -133,6 +151,16 @@ func (p *probe) open() error {
 		}
 	}
 	return nil
+}
+
+// onDisk says whether no part of an expert is in a hole. A part of a file that does not exist is for the read to tell.
+func onDisk(files []*os.File, d *Desc) bool {
+	for _, p := range d.Pieces {
+		if p.Length > 0 && p.Shard >= 0 && p.Shard < len(files) && !host.HasData(files[p.Shard], p.Offset, p.Length) {
+			return false
+		}
+	}
+	return true
 }
 
 // ReadDone implements Sink.
