@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -238,13 +237,4 @@ func gpuLayers(s string) (int, error) {
 		return engine.GPULayersNone, nil
 	}
 	return max(n, 0), nil
-}
-
-// logger tells warnings, and with --verbose what is decided.
-func logger(c *cli.Context, e env) *slog.Logger {
-	level := slog.LevelWarn
-	if c.Bool("verbose") {
-		level = slog.LevelInfo
-	}
-	return slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: level}))
 }
