@@ -7,7 +7,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := build
-.PHONY: man demo test conformance bench lint build exact race cross shaders check-vulkan check-glslang check-qemu test-arm64 generate generated fuzz release check-release pictures web ci check-go say-cgo check-cc check-node clean fuzz-long sbom vulncheck chaos web-test check-chromium soak invariants faults
+.PHONY: man demo test conformance bench lint build exact race cross shaders check-vulkan check-glslang check-qemu test-arm64 generate generated fuzz release check-release pictures web ci check-go say-cgo check-cc check-node clean fuzz-long sbom vulncheck chaos get-cc web-test check-chromium soak invariants faults
 
 check-go:
 	@$(GO) version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "Terrace needs Go 1.26 or newer; 'go version' says: $$($(GO) version 2>&1)"; exit 1; }
@@ -34,7 +34,11 @@ demo: build
 check-vulkan:
 	@[ "$$($(GO) env CGO_ENABLED)" = 0 ] || { ldconfig -p 2>/dev/null | grep -q libvulkan.so.1 && cat /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json 2>/dev/null | grep -q .; } || [ "$$(uname)" != Linux ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy libvulkan1 mesa-vulkan-drivers; else echo "the tests of the GPU backend need a Vulkan driver: install libvulkan1 and mesa-vulkan-drivers, or test with CGO_ENABLED=0"; exit 1; fi
 
-test: check-go say-cgo check-vulkan
+# A C compiler brings the GPU backend and its tests; whoever may install one gets it, unless CGO_ENABLED=0 says otherwise.
+get-cc: check-go
+	@command -v $${CC:-cc} >/dev/null || [ "$$CGO_ENABLED" = 0 ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy gcc libc6-dev; else echo "to test the GPU backend too, install gcc and the C library's headers" >&2; fi
+
+test: check-go get-cc say-cgo check-vulkan
 	$(GO) vet ./...
 	$(GO) test -timeout 20m ./...
 
