@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -273,11 +274,13 @@ func (q *badRequest) send(addr string) (class, fault string) {
 	in := bufio.NewReader(c)
 	method, _, _ := strings.Cut(strings.Join(q.parts, ""), " ")
 	first := make(chan struct{})
-	if q.half { // as soon as there is an answer, or after a moment, there will be nothing more from the client
+	var halved atomic.Bool // the client has ended its side, which stops a stream
+	if q.half {            // as soon as there is an answer, or after a moment, there will be nothing more from the client
 		time.AfterFunc(300*time.Millisecond, func() {
 			select {
 			case <-first:
 			default:
+				halved.Store(true)
 				c.(*net.TCPConn).CloseWrite()
 			}
 		})
@@ -299,8 +302,15 @@ func (q *badRequest) send(addr string) (class, fault string) {
 	if err != nil && !strings.Contains(err.Error(), "reset") {
 		return "", fmt.Sprintf("%d, body breaks off: %v %.200q", res.StatusCode, err, b)
 	}
-	return judge(method, res, b)
+	class, fault = judge(method, res, b)
+	if halved.Load() && strings.HasPrefix(fault, unended) { // its answer began while it was leaving
+		return "left", ""
+	}
+	return class, fault
 }
+
+// unended is the fault of a stream that breaks off.
+const unended = "a stream ends with "
 
 var kinds = map[int][]string{
 	400: {"invalid_request_error", "exceed_context_size_error"}, 401: {"authentication_error"}, 403: {"permission_error"}, 404: {"not_found_error"}, 413: {"invalid_request_error"},
@@ -355,7 +365,7 @@ func judge(method string, res *http.Response, b []byte) (class, fault string) {
 		ended := last == "[DONE]" || strings.Contains(last, `"stop":true`) || strings.Contains(last, "message_stop") || strings.Contains(last, "response.completed") || strings.Contains(last, `"error":`) ||
 			strings.Contains(last, "finish_reason") || strings.HasPrefix(last, "{") && len(last) < 400 // response_fields may leave nothing of it
 		if !ended {
-			return "", fmt.Sprintf("a stream ends with %.300q", last)
+			return "", fmt.Sprintf("%s%.300q", unended, last)
 		}
 		return "stream", ""
 	case strings.HasPrefix(kind, "text/plain; version=0.0.4"):
