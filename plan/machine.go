@@ -44,6 +44,46 @@ type Gemm struct {
 	Rate float64 `json:"ops_per_second"`
 }
 
+// Moment is how fast memory and processors are at one moment. On a virtual machine other guests change both within minutes.
+type Moment struct {
+	Memory float64 `json:"memory"`  // bytes per second that all threads read
+	MatVec float64 `json:"mat_vec"` // weight bytes per second of Q4_K from cache
+	Gemm   float64 `json:"gemm"`    // operations per second of Q4_K with batches of MomentRows rows
+}
+
+// MomentRows is the batch of a moment's products.
+const MomentRows = 128
+
+// At is the machine at a moment: with that memory bandwidth, and all kernels in proportion to those that were measured then.
+// Figures that are 0 change nothing.
+func (m Machine) At(now Moment) Machine {
+	const typ = "Q4_K"
+	vec, gemm := m.matVec(typ), m.gemm(typ, MomentRows)
+	if now.Memory > 0 {
+		m.Memory = now.Memory
+	}
+	if m.GemmX == 0 { // it stood for both
+		m.GemmX = m.Scale
+	}
+	if now.MatVec > 0 {
+		k := now.MatVec / vec
+		m.Scale *= k
+		m.Kernels = maps.Clone(m.Kernels)
+		for t := range m.Kernels {
+			m.Kernels[t] *= k
+		}
+	}
+	if now.Gemm > 0 {
+		k := now.Gemm / gemm
+		m.GemmX *= k
+		m.Gemm = slices.Clone(m.Gemm)
+		for i := range m.Gemm {
+			m.Gemm[i].Rate *= k
+		}
+	}
+	return m
+}
+
 // GPU is a graphics card as a plan sees it.
 type GPU struct {
 	Name   string  `json:"name"`
