@@ -96,13 +96,20 @@ func (m *moments) close() {
 	}
 }
 
-// A cell is measured in rounds, at least so many and until so much time is over, so that short ones are repeated more often:
-// single figures of a tenth of a second scatter by a factor of three on a virtual machine.
+// A cell is measured in rounds, so that short ones are repeated more often: single figures of a tenth of a second scatter by a
+// factor of three on a virtual machine. There are planRounds at least, but no more once planRoundsLong is over, and others
+// until planRoundsTime is.
 const (
 	planRounds     = 3
 	planRoundsMost = 15
 	planRoundsTime = 12 * time.Second
+	planRoundsLong = 40 * time.Second
 )
+
+// more says whether another round is to follow n that took so long.
+func more(n int, took time.Duration) bool {
+	return n < planRoundsMost && (n == 0 || took < planRoundsTime || n < planRounds && took < planRoundsLong)
+}
 
 // MeasureCell runs a model under a budget: a prompt, and then rounds of a prompt that is timed, tokens to warm up, and those
 // that are timed, with a moment of the machine before and after each.
@@ -137,7 +144,7 @@ func MeasureCell(ctx context.Context, c PlanCell, probe PlanProbe) (m PlanMeasur
 	var touches, missed, read int64
 	var wait, busy float64
 	begun := time.Now()
-	for n := 0; n < planRoundsMost && (n < planRounds || time.Since(begun) < planRoundsTime); n++ {
+	for n := 0; more(n, time.Since(begun)); n++ {
 		if err := look(); err != nil {
 			return m, err
 		}

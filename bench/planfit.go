@@ -55,8 +55,18 @@ type fitted struct {
 	taken taken
 }
 
-// taken is what a process takes of its run-time reserve and work space: bytes, and a share of the work space.
-type taken struct{ bytes, share float64 }
+// taken is what a process takes of its run-time reserve and work space: bytes, a share of the work space, and bytes more where
+// it reads experts.
+type taken struct{ bytes, share, reads float64 }
+
+// of are the bytes by this of a row.
+func (t taken) of(r *plan.Row) int64 {
+	n := t.bytes + t.share*float64(r.Parts.Work)
+	if r.Parts.Slots < r.Parts.Experts {
+		n += t.reads
+	}
+	return min(max(0, int64(n)), r.Parts.Runtime+r.Parts.Work)
+}
 
 // planPoint is a cell ready to be predicted.
 type planPoint struct {
@@ -147,8 +157,7 @@ func comparePlans(c *PlanConfig, cases []planCase, list []PlanRecord) (*PlanRepo
 // peakOf is the most memory that a process will have held: its budget, but for the part of the run-time reserve and the work
 // space that it does not take.
 func peakOf(s *plan.Shape, r *plan.Row, t taken) int64 {
-	own := r.Parts.Runtime + r.Parts.Work
-	return held(s, r) - own + min(own, max(0, int64(t.bytes+t.share*float64(r.Parts.Work))))
+	return held(s, r) - r.Parts.Runtime - r.Parts.Work + t.of(r)
 }
 
 // held is the budget's parts as far as they are touched. Slots are as large as their largest expert with the blocks around
@@ -223,37 +232,55 @@ func fitPlans(points []planPoint, start plan.Costs, use func(i int) bool) fitted
 	return best
 }
 
-// fitTaken finds what processes take of their reserve and work space by least squares of the peaks' relative errors.
+// fitTaken finds what processes take of their reserve and work space: least squares of the peaks' relative errors.
 func fitTaken(points []planPoint, chosen []int) taken {
-	var n, x, xx, y, xy float64 // weighted sums
+	var a [3][4]float64 // normal equations
 	for _, i := range chosen {
 		r := &points[i].decode.Rows[0]
 		peak := float64(points[i].cell.Measured.Peak)
 		if !r.Fits || peak <= 0 {
 			continue
 		}
-		w, work := 1/square(peak), float64(r.Parts.Work)
-		took := peak - float64(held(points[i].shape, r)-r.Parts.Runtime-r.Parts.Work)
-		n, x, xx, y, xy = n+w, x+w*work, xx+w*work*work, y+w*took, xy+w*work*took
+		reads := 0.0
+		if r.Parts.Slots < r.Parts.Experts {
+			reads = 1
+		}
+		row := [4]float64{1, float64(r.Parts.Work) / 1e8, reads, (peak - float64(held(points[i].shape, r)-r.Parts.Runtime-r.Parts.Work)) / 1e8}
+		for j := range a {
+			for k := range row {
+				a[j][k] += row[j] * row[k] * square(1e8/peak)
+			}
+		}
 	}
-	switch det := n*xx - x*x; {
-	case n == 0:
+	if a[0][0] == 0 {
 		return taken{share: 0.5}
-	case det <= 1e-6*n*xx: // one work space alone says nothing of others
-		return taken{share: y / x}
-	default:
-		return taken{bytes: (xx*y - x*xy) / det, share: (n*xy - x*y) / det}
 	}
+	// What the cells do not tell apart, such as one work space alone, is held near zero.
+	for j := range a {
+		a[j][j] += 1e-6 * a[0][0]
+	}
+	for j := range a {
+		for k := range a {
+			if k == j {
+				continue
+			}
+			f := a[k][j] / a[j][j]
+			for l := j; l < 4; l++ {
+				a[k][l] -= f * a[j][l]
+			}
+		}
+	}
+	return taken{bytes: 1e8 * a[0][3] / a[0][0], share: a[1][3] / a[1][1], reads: 1e8 * a[2][3] / a[2][2]}
 }
 
 func square(v float64) float64 { return v * v }
 
 // knobs are the costs that are fitted, and bounds what any machine can show.
-func knobs(c *plan.Costs) [9]*float64 {
-	return [9]*float64{&c.Efficiency, &c.Prefill, &c.Layer, &c.Read, &c.ReadPrompt, &c.Held, &c.Overlap, &c.Exposed, &c.Row}
+func knobs(c *plan.Costs) [10]*float64 {
+	return [10]*float64{&c.Efficiency, &c.Prefill, &c.Layer, &c.Read, &c.ReadPrompt, &c.Held, &c.Overlap, &c.Exposed, &c.Latency, &c.Row}
 }
 
-var bounds = [9][2]float64{{0.1, 2}, {0.1, 2}, {1e-6, 1e-3}, {0.01, 4}, {0.01, 4}, {0.01, 4}, {0.05, 0.98}, {0.01, 0.6}, {0.01, 10}}
+var bounds = [10][2]float64{{0.1, 2}, {0.1, 2}, {1e-6, 1e-3}, {0.01, 4}, {0.01, 4}, {0.01, 4}, {0.05, 0.98}, {0.01, 0.6}, {1e-6, 2e-3}, {0.01, 10}}
 
 // Markdown is the report as a table.
 func (r *PlanReport) Markdown() string {

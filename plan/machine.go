@@ -105,6 +105,7 @@ type Costs struct {
 	Held       float64 `json:"held_s_per_gb"`        // added to Read for a disk that is held wholly below its burst, where processors idle between reads and begin cold
 	Overlap    float64 `json:"overlap"`              // share of the arithmetic of a layer under which reads can hide
 	Exposed    float64 `json:"exposed"`              // share of a layer's read time that nothing hides
+	Latency    float64 `json:"latency_s"`            // seconds that a layer of a decoded token which reads waits beside its bytes
 	Row        float64 `json:"row_s_per_g"`          // seconds for 10^9 of Shape.RowOps
 }
 
@@ -112,11 +113,11 @@ type Costs struct {
 // arithmetic for each 10^9 bytes read, 0.65 of it hides reads) and 2026-12-02-flagship.md (0.3 s without a cap). That machine is
 // a virtual one, whose disk is copied by the processors we run on; real disks cost less, so machines that ship with the program
 // carry their own.
-var DefaultCosts = Costs{Efficiency: 0.8, Prefill: 0.8, Layer: 40e-6, Read: 0.35, ReadPrompt: 0.4, Held: 0.75, Overlap: 0.65, Exposed: 0.15, Row: 0.4}
+var DefaultCosts = Costs{Efficiency: 0.8, Prefill: 0.8, Layer: 40e-6, Read: 0.35, ReadPrompt: 0.4, Held: 0.75, Overlap: 0.65, Exposed: 0.15, Latency: 200e-6, Row: 0.4}
 
 // Or completes c by d.
 func (c Costs) Or(d Costs) Costs {
-	for _, p := range []struct{ v, d *float64 }{{&c.Efficiency, &d.Efficiency}, {&c.Prefill, &d.Prefill}, {&c.Layer, &d.Layer}, {&c.Read, &d.Read}, {&c.ReadPrompt, &d.ReadPrompt}, {&c.Held, &d.Held}, {&c.Overlap, &d.Overlap}, {&c.Exposed, &d.Exposed}, {&c.Row, &d.Row}} {
+	for _, p := range []struct{ v, d *float64 }{{&c.Efficiency, &d.Efficiency}, {&c.Prefill, &d.Prefill}, {&c.Layer, &d.Layer}, {&c.Read, &d.Read}, {&c.ReadPrompt, &d.ReadPrompt}, {&c.Held, &d.Held}, {&c.Overlap, &d.Overlap}, {&c.Exposed, &d.Exposed}, {&c.Latency, &d.Latency}, {&c.Row, &d.Row}} {
 		if *p.v == 0 {
 			*p.v = *p.d
 		}
