@@ -103,7 +103,7 @@ const (
 	planRounds     = 3
 	planRoundsMost = 15
 	planRoundsTime = 12 * time.Second
-	planRoundsLong = 40 * time.Second
+	planRoundsLong = 20 * time.Second
 )
 
 // more says whether another round is to follow n that took so long.

@@ -169,8 +169,8 @@ type placed struct {
 	dense bool // dense weights and the context are in VRAM
 }
 
-// place decides what lies where. A card changes nothing about RAM: dense weights and contexts are kept there too, from which the
-// CPU goes on where a card is lost.
+// place decides what lies where. A card changes nothing about RAM: dense weights are kept there too and room for contexts is set
+// aside, with which the CPU goes on where a card is lost.
 func (p *Plan) place(z Size) placed {
 	s := &p.shape
 	var x placed
@@ -184,7 +184,7 @@ func (p *Plan) place(z Size) placed {
 		} else {
 			x.dense = true
 			if s.Fixed.Experts > 0 {
-				x.vram = min(cardExperts(room, s.ExpertMax), s.Fixed.Experts)
+				x.vram = min(cardExperts(room, int64(math.Ceil(s.MeanExpert()))), s.Fixed.Experts)
 			}
 		}
 	}
