@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
@@ -40,39 +39,8 @@ type PlanConfig struct {
 	Dir     string       // where curves are kept; "": beside Results
 	Profile plan.Profile // of this machine
 	// Run measures a cell in a process of its own; nil: in this one, where peaks are those of all cells before.
-	Run      func(context.Context, PlanCell) (PlanMeasured, error)
+	Run      func(context.Context, PlanCell, PlanProbe) (PlanMeasured, error)
 	Progress func(string)
-}
-
-// PlanCell is one measurement to be made.
-type PlanCell struct {
-	Model   string  `json:"model"` // path
-	Texts   string  `json:"texts,omitempty"`
-	Budget  int64   `json:"budget"`
-	Cap     float64 `json:"cap"` // bytes per second; 0: none
-	Context int     `json:"ctx"`
-	Prompt  int     `json:"prompt"`
-	Decode  int     `json:"decode"`
-	Warm    int     `json:"warm"`
-	Threads int     `json:"threads"`
-}
-
-// key tells cells apart; a model is known by its name, wherever it lies.
-func (c *PlanCell) key() string {
-	return fmt.Sprintf("%s %d %.0f %d %d %d %d", filepath.Base(c.Model), c.Budget, c.Cap, c.Prompt, c.Decode, c.Warm, c.Threads)
-}
-
-// PlanMeasured is what a cell did.
-type PlanMeasured struct {
-	Peak    int64   `json:"peak_rss"`
-	HitRate float64 `json:"hit_rate"` // of decoding
-	Decode  float64 `json:"decode"`   // tokens per second
-	Prefill float64 `json:"prefill"`
-	Read    int64   `json:"bytes_read_per_token"`
-	WaitMS  float64 `json:"wait_ms_per_token"`
-	BusyMS  float64 `json:"disk_ms_per_token"`
-	Slots   int     `json:"slots"`
-	Load    string  `json:"load_average"`
 }
 
 // PlanRecord is a line of the results.
@@ -147,12 +115,14 @@ func Predictions(ctx context.Context, c PlanConfig) (*PlanReport, error) {
 	if err != nil {
 		return nil, err
 	}
+	probe := moments{threads: c.Threads}
+	defer probe.close()
 	var list []PlanRecord
 	for _, x := range cases {
 		for _, cell := range x.cells {
 			r, ok := have[cell.key()]
 			if !ok {
-				m, err := c.Run(ctx, cell)
+				m, err := c.Run(ctx, cell, probe.now)
 				if err != nil {
 					return nil, fmt.Errorf("%s, budget %d, cap %.0f: %w", filepath.Base(cell.Model), cell.Budget, cell.Cap, err)
 				}
@@ -224,7 +194,8 @@ func (c *PlanConfig) prepare(ctx context.Context, m PlanModel) (*planCase, error
 	return x, nil
 }
 
-// readPlanRecords reads what was measured before; a damaged line is passed over with a message.
+// readPlanRecords reads what was measured before; a damaged line, and one of a program that did not look
+// at memory beside it, is passed over with a message.
 func readPlanRecords(path string, tell func(string)) (map[string]PlanRecord, error) {
 	out := map[string]PlanRecord{}
 	b, err := os.ReadFile(path)
@@ -243,6 +214,10 @@ func readPlanRecords(path string, tell func(string)) (map[string]PlanRecord, err
 		var r PlanRecord
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			tell(fmt.Sprintf("line %d of %s is passed over, and its cell measured again: %v", n, path, err)) // a crash may have cut it off
+			continue
+		}
+		if r.Measured.AtDecode.Memory <= 0 || r.Measured.AtPrefill.Memory <= 0 {
+			tell(fmt.Sprintf("line %d of %s is passed over, and its cell measured again: it does not tell how fast memory was at that moment", n, path))
 			continue
 		}
 		out[r.Cell.key()] = r
@@ -264,88 +239,6 @@ func appendPlanRecord(path string, r *PlanRecord) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
-}
-
-// MeasureCell runs a model under a budget: a prompt, a second that is timed, tokens to warm up, and those that are timed.
-func MeasureCell(ctx context.Context, c PlanCell) (m PlanMeasured, err error) {
-	e, s, err := openRouted(engine.Options{Path: c.Model, Threads: c.Threads, Context: c.Context, RAM: c.Budget, Lookahead: engine.LookaheadAuto})
-	if err != nil {
-		return m, err
-	}
-	defer e.Close()
-	defer s.Close()
-	next, err := cellTokens(e, c)
-	if err != nil {
-		return m, err
-	}
-	if b := e.Budget(); b.Slots == b.Experts {
-		if err := e.Preload(ctx); err != nil {
-			return m, err
-		}
-	}
-	for range 2 {
-		s.Reset()
-		prompt := next(c.Prompt)
-		start := time.Now()
-		if _, err := s.Sync(ctx, prompt); err != nil {
-			return m, err
-		}
-		m.Prefill = float64(c.Prompt) / time.Since(start).Seconds()
-	}
-	for _, id := range next(c.Warm) {
-		if err := s.Eval(ctx, id); err != nil {
-			return m, err
-		}
-	}
-	ids := next(c.Decode)
-	meter := s.Measure()
-	start := time.Now()
-	for _, id := range ids {
-		if err := s.Eval(ctx, id); err != nil {
-			return m, err
-		}
-	}
-	n := float64(c.Decode)
-	m.Decode = n / time.Since(start).Seconds()
-	st := meter.End()
-	if st.Touches > 0 {
-		m.HitRate = 1 - float64(st.Misses+st.HitsInflight)/float64(st.Touches)
-	}
-	m.Read, m.WaitMS, m.BusyMS, m.Slots = int64(float64(st.BytesRead)/n), st.ReadWaitMS/n, busyMS(&st)/n, st.ExpertSlots
-	m.Peak, m.Load = st.PeakRSS, LoadAverage()
-	return m, nil
-}
-
-// cellTokens gives the tokens of a cell one after the other: of the second half of its texts, or random ones.
-func cellTokens(e *engine.Engine, c PlanCell) (next func(n int) []int32, err error) {
-	need := 2*c.Prompt + c.Warm + c.Decode
-	var all []int32
-	if c.Texts == "" {
-		rng := rand.New(rand.NewPCG(8, 8))
-		for range need {
-			all = append(all, int32(rng.IntN(e.Model().Config().Vocab)))
-		}
-	} else {
-		texts, err := ReadTexts(c.Texts)
-		if err != nil {
-			return nil, err
-		}
-		pieces, err := e.TextsPieces(texts[len(texts)/2:], c.Context, need)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range pieces {
-			all = append(all, p...)
-		}
-		if len(all) < need {
-			return nil, fmt.Errorf("%s: the second half has %d tokens, the runs need %d", c.Texts, len(all), need)
-		}
-	}
-	return func(n int) []int32 {
-		out := all[:n]
-		all = all[n:]
-		return out
-	}, nil
 }
 
 // deviceOf is the name of a file's disk in a machine profile, "" where the system does not tell.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -24,9 +25,9 @@ func TestPredictions(t *testing.T) {
 		Profile: plan.Profile{Memory: &plan.Memory{Rate: m.Memory, Threads: 2}, Kernels: map[string]float64{"Q4_K": 80e9}},
 	}
 	runs := 0
-	cfg.Run = func(ctx context.Context, c PlanCell) (PlanMeasured, error) {
+	cfg.Run = func(ctx context.Context, c PlanCell, probe PlanProbe) (PlanMeasured, error) {
 		runs++
-		return MeasureCell(ctx, c)
+		return MeasureCell(ctx, c, probe)
 	}
 	r, err := Predictions(context.Background(), cfg)
 	if err != nil {
@@ -48,7 +49,7 @@ func TestPredictions(t *testing.T) {
 		t.Errorf("all experts resident: %+v", full)
 	}
 	again, err := Predictions(context.Background(), cfg)
-	if err != nil || runs != 2 || again.Rows[0].Measured != r.Rows[0].Measured {
+	if err != nil || runs != 2 || !reflect.DeepEqual(again.Rows[0].Measured, r.Rows[0].Measured) {
 		t.Errorf("results that are there were measured again, or not read: %d runs, %v", runs, err)
 	}
 	md := again.Markdown()
@@ -88,23 +89,20 @@ func TestFitPlans(t *testing.T) {
 			x := m
 			x.Disk, x.Burst = disk, disk
 			rec := &PlanRecord{Cell: PlanCell{Model: "m", Budget: budget}}
-			p := planPoint{&s, x, rec}
-			r, err := p.row(truth)
-			if err != nil || !r.Fits {
-				t.Fatal(err, r.Reason)
+			p, err := newPlanPoint(&s, x, rec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := p.row(truth)
+			if !r.Fits {
+				t.Fatal(r.Reason)
 			}
 			rec.Measured = PlanMeasured{Decode: r.Decode, Prefill: r.Prefill, HitRate: r.HitRate, Peak: r.Parts.Fixed() + plan.Mapped(r.Parts.Arena) - 30<<20}
 			points = append(points, p)
 		}
 	}
-	f, err := fitPlans(points, plan.DefaultCosts, func(i int) bool { return i != 5 })
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := points[5].row(f.costs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := fitPlans(points, plan.DefaultCosts, func(i int) bool { return i != 5 })
+	r := points[5].row(f.costs)
 	want := points[5].cell.Measured
 	if math.Abs(r.Decode/want.Decode-1) > 0.03 || math.Abs(r.Prefill/want.Prefill-1) > 0.03 {
 		t.Errorf("the cell left out: %.3f and %.1f, want %.3f and %.1f; costs %+v", r.Decode, r.Prefill, want.Decode, want.Prefill, f.costs)

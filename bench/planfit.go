@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"terrace/internal/host"
@@ -48,31 +49,55 @@ type PlanErrors struct {
 	PrefillWorst float64 `json:"prefill_worst"`
 }
 
-// fitted is what a fit finds: the engine's costs, and the part of the run-time reserve that a process really takes.
+// fitted is what a fit finds: the engine's costs, and what of the run-time reserve and the work space a process really takes.
 type fitted struct {
 	costs plan.Costs
-	taken float64
+	taken taken
+}
+
+// taken is what a process takes of its run-time reserve and work space: bytes, a share of the work space, and bytes more where
+// it reads experts.
+type taken struct{ bytes, share, reads float64 }
+
+// of are the bytes by this of a row.
+func (t taken) of(r *plan.Row) int64 {
+	n := t.bytes + t.share*float64(r.Parts.Work)
+	if r.Parts.Slots < r.Parts.Experts {
+		n += t.reads
+	}
+	return min(max(0, int64(n)), r.Parts.Runtime+r.Parts.Work)
 }
 
 // planPoint is a cell ready to be predicted.
 type planPoint struct {
-	shape   *plan.Shape
-	machine plan.Machine
-	cell    *PlanRecord
+	cell  *PlanRecord
+	shape *plan.Shape
+	// The same on the machine as it was while tokens were decoded, and while prompts were read.
+	decode, prefill plan.Plan
 }
 
-func (p *planPoint) row(c plan.Costs) (plan.Row, error) {
-	m := p.machine
-	m.Engine = c
-	x, err := plan.Make(*p.shape, m, plan.Size{Budget: p.cell.Cell.Budget})
-	if err != nil {
-		return plan.Row{}, err
+func newPlanPoint(s *plan.Shape, m plan.Machine, r *PlanRecord) (p planPoint, err error) {
+	p = planPoint{cell: r, shape: s}
+	if p.decode, err = plan.Make(*s, m.At(r.Measured.AtDecode), plan.Size{Budget: r.Cell.Budget}); err != nil {
+		return p, err
 	}
-	return x.Rows[0], nil
+	p.prefill, err = plan.Make(*s, m.At(r.Measured.AtPrefill), plan.Size{Budget: r.Cell.Budget})
+	return p, err
+}
+
+// row is the cell's prediction with these costs.
+func (p *planPoint) row(c plan.Costs) plan.Row {
+	size := plan.Size{Budget: p.cell.Cell.Budget}
+	p.decode.Machine.Engine = c.Or(plan.DefaultCosts)
+	p.prefill.Machine.Engine = p.decode.Machine.Engine
+	r := p.decode.Row(size)
+	r.Prefill = p.prefill.Row(size).Prefill
+	return r
 }
 
 // comparePlans predicts every cell three ways.
 func comparePlans(c *PlanConfig, cases []planCase, list []PlanRecord) (*PlanReport, error) {
+	rep := &PlanReport{Machine: ThisMachine(), Commit: Commit()}
 	points := make([]planPoint, len(list))
 	at := 0
 	for i := range cases {
@@ -84,7 +109,11 @@ func comparePlans(c *PlanConfig, cases []planCase, list []PlanRecord) (*PlanRepo
 				m.Burst = max(m.Burst, m.Disk, r.Cell.Cap)
 				m.Disk = r.Cell.Cap
 			}
-			points[at] = planPoint{&cases[i].shape, m, r}
+			var err error
+			if points[at], err = newPlanPoint(&cases[i].shape, m, r); err != nil {
+				return nil, err
+			}
+			rep.Profile = m.Source
 			at++
 		}
 	}
@@ -92,49 +121,29 @@ func comparePlans(c *PlanConfig, cases []planCase, list []PlanRecord) (*PlanRepo
 	if c.Profile.Engine != nil {
 		start = c.Profile.Engine.Or(start)
 	}
-	rep := &PlanReport{Machine: ThisMachine(), Commit: Commit()}
-	if len(points) > 0 {
-		rep.Profile = points[0].machine.Source
-	}
-	all, err := fitPlans(points, start, func(int) bool { return true })
-	if err != nil {
-		return nil, err
-	}
+	all := fitPlans(points, start, func(int) bool { return true })
 	rep.Costs = all.costs
 	byModel := map[string]plan.Costs{}
 	for i := range points {
-		one, err := fitPlans(points, all.costs, func(k int) bool { return k != i })
-		if err != nil {
-			return nil, err
-		}
+		one := fitPlans(points, all.costs, func(k int) bool { return k != i })
 		if len(points) == 1 {
 			one.costs = start
 		}
 		name := points[i].cell.Cell.Model
 		others, ok := byModel[name]
 		if !ok {
-			x, err := fitPlans(points, start, func(k int) bool { return points[k].cell.Cell.Model != name })
-			if err != nil {
-				return nil, err
-			}
-			others = x.costs
+			others = fitPlans(points, start, func(k int) bool { return points[k].cell.Cell.Model != name }).costs
 			byModel[name] = others
 		}
 		out := PlanRow{PlanRecord: *points[i].cell}
-		r, err := points[i].row(one.costs)
-		if err != nil {
-			return nil, err
-		}
+		r := points[i].row(one.costs)
 		if !r.Fits {
 			return nil, fmt.Errorf("%s: a budget of %d bytes was measured, and does not fit by the plan: %s", filepath.Base(name), r.Budget, r.Reason)
 		}
 		out.HitRate, out.Decode, out.Prefill, out.Limit = r.HitRate, r.Decode, r.Prefill, r.Limit
 		out.Peak = peakOf(points[i].shape, &r, one.taken)
 		for k, costs := range []plan.Costs{start, others} {
-			r, err := points[i].row(costs)
-			if err != nil {
-				return nil, err
-			}
+			r := points[i].row(costs)
 			*[]*[2]float64{&out.Calibrated, &out.LeaveModel}[k] = [2]float64{r.Decode, r.Prefill}
 		}
 		rep.Rows = append(rep.Rows, out)
@@ -145,11 +154,10 @@ func comparePlans(c *PlanConfig, cases []planCase, list []PlanRecord) (*PlanRepo
 	return rep, nil
 }
 
-// peakOf is the most memory that a process will have held: its budget, but for the part of the run-time reserve that it does
-// not take.
-func peakOf(s *plan.Shape, r *plan.Row, taken float64) int64 {
-	b := &r.Parts
-	return held(s, r) - int64((1-taken)*float64(b.Runtime+b.Work))
+// peakOf is the most memory that a process will have held: its budget, but for the part of the run-time reserve and the work
+// space that it does not take.
+func peakOf(s *plan.Shape, r *plan.Row, t taken) int64 {
+	return held(s, r) - r.Parts.Runtime - r.Parts.Work + t.of(r)
 }
 
 // held is the budget's parts as far as they are touched. Slots are as large as their largest expert with the blocks around
@@ -182,26 +190,21 @@ func (r *PlanReport) errors(speeds func(*PlanRow) (decode, prefill float64)) Pla
 
 // fitPlans finds the costs that meet the chosen cells best, beginning at some: a walk along one cost after the other, with
 // steps that shrink. Few cells move them little, since leaving where they begin has a price.
-func fitPlans(points []planPoint, start plan.Costs, use func(i int) bool) (fitted, error) {
+func fitPlans(points []planPoint, start plan.Costs, use func(i int) bool) fitted {
 	var chosen []int
 	for i := range points {
 		if use(i) {
 			chosen = append(chosen, i)
 		}
 	}
-	best := fitted{costs: start, taken: 0.5}
+	best := fitted{costs: start, taken: fitTaken(points, chosen)}
 	if len(chosen) == 0 {
-		return best, nil
+		return best
 	}
-	var failed error
 	loss := func(c plan.Costs) float64 {
 		sum := 0.0
 		for _, i := range chosen {
-			r, err := points[i].row(c)
-			if err != nil {
-				failed = err
-				return math.Inf(1)
-			}
+			r := points[i].row(c)
 			m := &points[i].cell.Measured
 			sum += square(math.Log(r.Decode/m.Decode)) + square(math.Log(r.Prefill/m.Prefill))
 		}
@@ -211,8 +214,8 @@ func fitPlans(points []planPoint, start plan.Costs, use func(i int) bool) (fitte
 		return sum
 	}
 	low := loss(best.costs)
-	for step := 0.5; step > 0.01 && failed == nil; step /= 2 {
-		for moved := true; moved && failed == nil; {
+	for step := 0.5; step > 0.01; step /= 2 {
+		for moved := true; moved; {
 			moved = false
 			for k := range knobs(&best.costs) {
 				for _, by := range []float64{1 + step, 1 / (1 + step)} {
@@ -226,31 +229,58 @@ func fitPlans(points []planPoint, start plan.Costs, use func(i int) bool) (fitte
 			}
 		}
 	}
-	taken, n := 0.0, 0.0
+	return best
+}
+
+// fitTaken finds what processes take of their reserve and work space: least squares of the peaks' relative errors.
+func fitTaken(points []planPoint, chosen []int) taken {
+	var a [3][4]float64 // normal equations
 	for _, i := range chosen {
-		r, err := points[i].row(best.costs)
-		if err != nil {
-			return best, err
+		r := &points[i].decode.Rows[0]
+		peak := float64(points[i].cell.Measured.Peak)
+		if !r.Fits || peak <= 0 {
+			continue
 		}
-		if own := float64(r.Parts.Runtime + r.Parts.Work); own > 0 && points[i].cell.Measured.Peak > 0 {
-			taken += 1 - float64(held(points[i].shape, &r)-points[i].cell.Measured.Peak)/own
-			n++
+		reads := 0.0
+		if r.Parts.Slots < r.Parts.Experts {
+			reads = 1
+		}
+		row := [4]float64{1, float64(r.Parts.Work) / 1e8, reads, (peak - float64(held(points[i].shape, r)-r.Parts.Runtime-r.Parts.Work)) / 1e8}
+		for j := range a {
+			for k := range row {
+				a[j][k] += row[j] * row[k] * square(1e8/peak)
+			}
 		}
 	}
-	if n > 0 {
-		best.taken = taken / n
+	if a[0][0] == 0 {
+		return taken{share: 0.5}
 	}
-	return best, failed
+	// What the cells do not tell apart, such as one work space alone, is held near zero.
+	for j := range a {
+		a[j][j] += 1e-6 * a[0][0]
+	}
+	for j := range a {
+		for k := range a {
+			if k == j {
+				continue
+			}
+			f := a[k][j] / a[j][j]
+			for l := j; l < 4; l++ {
+				a[k][l] -= f * a[j][l]
+			}
+		}
+	}
+	return taken{bytes: 1e8 * a[0][3] / a[0][0], share: a[1][3] / a[1][1], reads: 1e8 * a[2][3] / a[2][2]}
 }
 
 func square(v float64) float64 { return v * v }
 
 // knobs are the costs that are fitted, and bounds what any machine can show.
-func knobs(c *plan.Costs) [9]*float64 {
-	return [9]*float64{&c.Efficiency, &c.Prefill, &c.Layer, &c.Read, &c.ReadPrompt, &c.Held, &c.Overlap, &c.Exposed, &c.Row}
+func knobs(c *plan.Costs) [10]*float64 {
+	return [10]*float64{&c.Efficiency, &c.Prefill, &c.Layer, &c.Read, &c.ReadPrompt, &c.Held, &c.Overlap, &c.Exposed, &c.Latency, &c.Row}
 }
 
-var bounds = [9][2]float64{{0.1, 2}, {0.1, 2}, {1e-6, 1e-3}, {0.01, 4}, {0.01, 4}, {0.01, 4}, {0.05, 0.98}, {0.01, 0.6}, {0.01, 10}}
+var bounds = [10][2]float64{{0.1, 2}, {0.1, 2}, {1e-6, 1e-3}, {0.01, 4}, {0.01, 4}, {0.01, 4}, {0.05, 0.98}, {0.01, 0.6}, {1e-6, 2e-3}, {0.01, 10}}
 
 // Markdown is the report as a table.
 func (r *PlanReport) Markdown() string {
@@ -267,19 +297,28 @@ func (r *PlanReport) Markdown() string {
 		p("| %s | %.1f %% | %.1f points | %.1f %% | %.1f %% | %.1f %% | %.1f %% |", x.name, 100*x.e.PeakWorst, 100*x.e.HitWorst, 100*x.e.DecodeMean, 100*x.e.DecodeWorst, 100*x.e.PrefillMean, 100*x.e.PrefillWorst)
 	}
 	p("")
-	p("Predicted, each with the cell left out, and measured:")
+	p("Predicted, each with the cell left out, and measured. Predictions use the memory bandwidth and the kernels' rates of the moment in which the cell was measured; memory is that while it decoded, the range that of all moments; measured speeds are medians of so many rounds, with the lowest and the highest.")
 	p("")
-	p("| model | budget | cap | peak GB | hit rate | decode/s | prefill/s | limit |")
-	p("|---|---|---|---|---|---|---|---|")
+	p("| model | budget | cap | memory GB/s | peak GB | hit rate | decode/s | prefill/s | rounds | limit |")
+	p("|---|---|---|---|---|---|---|---|---|---|")
 	for i := range r.Rows {
 		x := &r.Rows[i]
 		limit := "none"
 		if x.Cell.Cap > 0 {
 			limit = fmt.Sprintf("%.2f GB/s", x.Cell.Cap/1e9)
 		}
-		p("| %s | %.3f GB | %s | %.3f, %.3f | %.3f, %.3f | %.2f, %.2f (%+.0f %%) | %.0f, %.0f (%+.0f %%) | %s |", filepath.Base(x.Cell.Model), float64(x.Cell.Budget)/1e9, limit,
-			float64(x.Peak)/1e9, float64(x.Measured.Peak)/1e9, x.HitRate, x.Measured.HitRate, x.Decode, x.Measured.Decode, 100*(x.Decode/x.Measured.Decode-1),
-			x.Prefill, x.Measured.Prefill, 100*(x.Prefill/x.Measured.Prefill-1), x.Limit)
+		m := &x.Measured
+		p("| %s | %.3f GB | %s | %.1f (%s) | %.3f, %.3f (%+.1f %%) | %.3f, %.3f | %.2f, %.2f (%+.0f %%; %s) | %.0f, %.0f (%+.0f %%; %s) | %d | %s |", filepath.Base(x.Cell.Model), float64(x.Cell.Budget)/1e9, limit,
+			m.AtDecode.Memory/1e9, between(m.Memory, 1e9), float64(x.Peak)/1e9, float64(m.Peak)/1e9, 100*(float64(x.Peak)/float64(m.Peak)-1), x.HitRate, m.HitRate,
+			x.Decode, m.Decode, 100*(x.Decode/m.Decode-1), between(m.Decodes, 1), x.Prefill, m.Prefill, 100*(x.Prefill/m.Prefill-1), between(m.Prefills, 1), len(m.Decodes), x.Limit)
 	}
 	return b.String()
+}
+
+// between is the range of some figures in units.
+func between(v []float64, unit float64) string {
+	if len(v) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.3g to %.3g", slices.Min(v)/unit, slices.Max(v)/unit)
 }

@@ -168,27 +168,55 @@ func (c *RateConfig) card(ctx context.Context, r *RateReport) error {
 
 // memoryRate is what all threads together read, bytes per second: the median of some passes.
 func memoryRate(ctx context.Context, threads, bytes int) (float64, error) {
-	lanes := make([]*kernelsLane, threads)
-	for i := range lanes {
+	m, err := newMemoryReader(threads, bytes)
+	if err != nil {
+		return 0, err
+	}
+	defer m.close()
+	return m.rate(ctx, 15)
+}
+
+// memoryReader measures what all threads together read.
+type memoryReader struct {
+	bytes int // of a thread
+	lanes []*kernelsLane
+}
+
+// newMemoryReader takes bytes for each thread and touches them; they are held until close.
+func newMemoryReader(threads, bytes int) (*memoryReader, error) {
+	m := &memoryReader{bytes: bytes}
+	for range threads {
 		w, err := host.Alloc(bytes)
 		if err != nil {
-			return 0, fmt.Errorf("%d bytes to measure memory: %w", bytes, err)
+			m.close()
+			return nil, fmt.Errorf("%d bytes to measure memory: %w", bytes, err)
 		}
-		defer host.Free(w)
 		_ = host.AdviseHuge(w) // only an advice
 		for at := 0; at < len(w); at += 64 {
 			w[at] = byte(at >> 6)
 		}
-		lanes[i] = &kernelsLane{w: w}
+		m.lanes = append(m.lanes, &kernelsLane{w: w})
 	}
+	return m, nil
+}
+
+func (m *memoryReader) close() {
+	for _, l := range m.lanes {
+		_ = host.Free(l.w)
+	}
+	m.lanes = nil
+}
+
+// rate is the median of so many passes, bytes per second; the first does not count.
+func (m *memoryReader) rate(ctx context.Context, passes int) (float64, error) {
 	const pass = 32 << 20 // bytes of a lane that are long enough to be timed
-	again := max(1, pass/bytes)
+	again := max(1, pass/m.bytes)
 	var rates []float64
-	for range 15 {
+	for range passes {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		wall, _ := together(lanes, func(l *kernelsLane) {
+		wall, _ := together(m.lanes, func(l *kernelsLane) {
 			for range again {
 				for b := l.w; len(b) > 0; {
 					n := min(len(b), 1<<20)
@@ -197,7 +225,7 @@ func memoryRate(ctx context.Context, threads, bytes int) (float64, error) {
 				}
 			}
 		})
-		rates = append(rates, float64(again*threads*bytes)/wall)
+		rates = append(rates, float64(again*len(m.lanes)*m.bytes)/wall)
 	}
 	return median(rates[1:]), nil
 }
@@ -220,9 +248,15 @@ func cacheSize(ctx context.Context, threads, most int, memory float64) (int64, e
 	return int64(size), nil
 }
 
+// Matrices that kernels are measured with: one that stays in the cache, and one for batches.
+const (
+	vecRows, vecCols   = 64, 1024
+	gemmRows, gemmCols = 768, 2048
+)
+
 // kernelRates measures mat-vecs over weights that stay in the cache, bytes per second, and products with batches.
 func kernelRates(ctx context.Context, threads int, window time.Duration) (map[string]float64, []plan.Gemm, error) {
-	const rows, cols, wide, columns = 64, 1024, 768, 2048
+	const rows, cols, wide, columns = vecRows, vecCols, gemmRows, gemmCols
 	out := map[string]float64{}
 	for t := gguf.Type(0); t < 256; t++ {
 		if _, ok := kernels.KindOf(t); !ok || !t.Known() {
@@ -241,10 +275,15 @@ func kernelRates(ctx context.Context, threads int, window time.Duration) (map[st
 			if err != nil {
 				return nil, nil, err
 			}
-			gemm = append(gemm, plan.Gemm{Type: t.String(), Rows: b, Rate: v / float64(t.RowBytes(columns)) * columns * 2 * float64(b)})
+			gemm = append(gemm, plan.Gemm{Type: t.String(), Rows: b, Rate: gemmRate(t, v, b)})
 		}
 	}
 	return out, gemm, nil
+}
+
+// gemmRate makes operations a second of weight bytes a second of products with so many columns.
+func gemmRate(t gguf.Type, bytes float64, columns int) float64 {
+	return bytes / float64(t.RowBytes(gemmCols)) * gemmCols * 2 * float64(columns)
 }
 
 // kernelRate is weight bytes per second of one matrix for each thread: the best of some short runs, since what others do

@@ -121,6 +121,9 @@ func ShapeOf(f *gguf.File, o Options) (plan.Shape, error) {
 	for _, t := range m.Dense() {
 		s.DenseBytes += t.Length
 	}
+	for _, n := range m.LayerBytes() {
+		s.CardDense += n
+	}
 	if t := m.Table(); t != nil {
 		s.TableBytes = t.Length
 	}

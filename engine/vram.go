@@ -13,6 +13,7 @@ import (
 
 	"terrace/compute"
 	"terrace/internal/host"
+	"terrace/plan"
 	"terrace/tiers"
 	"terrace/vulkan"
 )
@@ -111,7 +112,7 @@ func (v *vram) room(b *vulkan.Backend) int64 {
 	t := b.Tier()
 	other := held - t.Bytes
 	reserve := max(v.g.base0()+v.g.reserve()-other, 0) // of which sequences have taken some
-	return offer - other - reserve - min(layersMargin/2, offer/16)
+	return offer - other - reserve - plan.CardMargin(offer)
 }
 
 // base0 is what the weights took.

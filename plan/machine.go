@@ -44,6 +44,46 @@ type Gemm struct {
 	Rate float64 `json:"ops_per_second"`
 }
 
+// Moment is how fast memory and processors are at one moment. On a virtual machine other guests change both within minutes.
+type Moment struct {
+	Memory float64 `json:"memory"`  // bytes per second that all threads read
+	MatVec float64 `json:"mat_vec"` // weight bytes per second of Q4_K from cache
+	Gemm   float64 `json:"gemm"`    // operations per second of Q4_K with batches of MomentRows rows
+}
+
+// MomentRows is the batch of a moment's products.
+const MomentRows = 128
+
+// At is the machine at a moment: with that memory bandwidth, and all kernels in proportion to those that were measured then.
+// Figures that are 0 change nothing.
+func (m Machine) At(now Moment) Machine {
+	const typ = "Q4_K"
+	vec, gemm := m.matVec(typ), m.gemm(typ, MomentRows)
+	if now.Memory > 0 {
+		m.Memory = now.Memory
+	}
+	if m.GemmX == 0 { // it stood for both
+		m.GemmX = m.Scale
+	}
+	if now.MatVec > 0 {
+		k := now.MatVec / vec
+		m.Scale *= k
+		m.Kernels = maps.Clone(m.Kernels)
+		for t := range m.Kernels {
+			m.Kernels[t] *= k
+		}
+	}
+	if now.Gemm > 0 {
+		k := now.Gemm / gemm
+		m.GemmX *= k
+		m.Gemm = slices.Clone(m.Gemm)
+		for i := range m.Gemm {
+			m.Gemm[i].Rate *= k
+		}
+	}
+	return m
+}
+
 // GPU is a graphics card as a plan sees it.
 type GPU struct {
 	Name   string  `json:"name"`
@@ -65,6 +105,7 @@ type Costs struct {
 	Held       float64 `json:"held_s_per_gb"`        // added to Read for a disk that is held wholly below its burst, where processors idle between reads and begin cold
 	Overlap    float64 `json:"overlap"`              // share of the arithmetic of a layer under which reads can hide
 	Exposed    float64 `json:"exposed"`              // share of a layer's read time that nothing hides
+	Latency    float64 `json:"latency_s"`            // seconds that a layer of a decoded token which reads waits beside its bytes
 	Row        float64 `json:"row_s_per_g"`          // seconds for 10^9 of Shape.RowOps
 }
 
@@ -72,11 +113,11 @@ type Costs struct {
 // arithmetic for each 10^9 bytes read, 0.65 of it hides reads) and 2026-12-02-flagship.md (0.3 s without a cap). That machine is
 // a virtual one, whose disk is copied by the processors we run on; real disks cost less, so machines that ship with the program
 // carry their own.
-var DefaultCosts = Costs{Efficiency: 0.8, Prefill: 0.8, Layer: 40e-6, Read: 0.35, ReadPrompt: 0.4, Held: 0.75, Overlap: 0.65, Exposed: 0.15, Row: 0.4}
+var DefaultCosts = Costs{Efficiency: 0.8, Prefill: 0.8, Layer: 40e-6, Read: 0.35, ReadPrompt: 0.4, Held: 0.75, Overlap: 0.65, Exposed: 0.15, Latency: 200e-6, Row: 0.4}
 
 // Or completes c by d.
 func (c Costs) Or(d Costs) Costs {
-	for _, p := range []struct{ v, d *float64 }{{&c.Efficiency, &d.Efficiency}, {&c.Prefill, &d.Prefill}, {&c.Layer, &d.Layer}, {&c.Read, &d.Read}, {&c.ReadPrompt, &d.ReadPrompt}, {&c.Held, &d.Held}, {&c.Overlap, &d.Overlap}, {&c.Exposed, &d.Exposed}, {&c.Row, &d.Row}} {
+	for _, p := range []struct{ v, d *float64 }{{&c.Efficiency, &d.Efficiency}, {&c.Prefill, &d.Prefill}, {&c.Layer, &d.Layer}, {&c.Read, &d.Read}, {&c.ReadPrompt, &d.ReadPrompt}, {&c.Held, &d.Held}, {&c.Overlap, &d.Overlap}, {&c.Exposed, &d.Exposed}, {&c.Latency, &d.Latency}, {&c.Row, &d.Row}} {
 		if *p.v == 0 {
 			*p.v = *p.d
 		}

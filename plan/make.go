@@ -169,27 +169,25 @@ type placed struct {
 	dense bool // dense weights and the context are in VRAM
 }
 
-// vramWork is what of a card's memory is neither weights nor context.
-const vramWork = 512 << 20
-
-// place decides what lies where.
+// place decides what lies where. A card changes nothing about RAM: dense weights are kept there too and room for contexts is set
+// aside, with which the CPU goes on where a card is lost.
 func (p *Plan) place(z Size) placed {
-	s := p.shape
+	s := &p.shape
 	var x placed
+	x.least = s.Least()
+	x.ram, x.fits = s.Budget(z.Budget)
 	if z.VRAM > 0 {
-		left := z.VRAM - vramWork - s.Fixed.Dense - s.Fixed.KV
-		if left < 0 {
-			x.why = fmt.Sprintf("%s of VRAM do not hold the dense weights and the context (%s): the graphics card is left out", gb(z.VRAM), gb(vramWork+s.Fixed.Dense+s.Fixed.KV))
+		need := s.CardDense + x.ram.KV + x.ram.Work
+		room := z.VRAM - need - CardMargin(z.VRAM)
+		if room < 0 {
+			x.why = fmt.Sprintf("%s of VRAM do not hold the dense weights, the context and the work space (%s): the graphics card is left out", gb(z.VRAM), gb(need+CardMargin(z.VRAM)))
 		} else {
 			x.dense = true
-			s.Fixed.Dense, s.Fixed.KV = 0, 0
 			if s.Fixed.Experts > 0 {
-				x.vram = min(int(left/max(1, s.Fixed.ArenaMost/int64(s.Fixed.Experts))), s.Fixed.Experts)
+				x.vram = min(cardExperts(room, int64(math.Ceil(s.MeanExpert()))), s.Fixed.Experts)
 			}
 		}
 	}
-	x.least = s.Least()
-	x.ram, x.fits = s.Budget(z.Budget)
 	if x.vram > 0 { // tiers do not repeat one another
 		x.ram.Slots = min(x.ram.Slots, x.ram.Experts-x.vram)
 	}

@@ -8,7 +8,7 @@ import (
 // cut12 is the shape of the 12-layer cut of Qwen3-30B-A3B that bench/results/2026-12-02-lookahead.md measured.
 func cut12() Shape {
 	return Shape{Path: "cut12.gguf", Arch: "qwen3moe", Layers: 12, ExpertLayers: 12, ExpertsPerLayer: 128, ExpertsPerToken: 8,
-		ExpertMin: 2654208, ExpertMax: 3059712, ExpertTotal: 1536 * 2857000, ExpertParams: 1536 * 4718592, Context: 4096, Parallel: 1, Batch: 512, Lookahead: 2, KeyType: "f16", ValType: "f16",
+		ExpertMin: 2654208, ExpertMax: 3059712, ExpertTotal: 1536 * 2857000, CardDense: 143e6, ExpertParams: 1536 * 4718592, Context: 4096, Parallel: 1, Batch: 512, Lookahead: 2, KeyType: "f16", ValType: "f16",
 		Fixed:   Budget{Runtime: 60 << 20, Dense: 143e6, KV: 100e6, Work: 50e6, ArenaMin: 32 * 3e6, ArenaMost: 1536 * 2863104, Experts: 1536},
 		Traffic: []Traffic{{Type: "Q4_K", Dense: 100e6, Experts: 178e6, DenseParams: 200e6, ExpertsParams: 355e6}, {Type: "Q6_K", Dense: 43e6, Experts: 52e6, DenseParams: 96e6, ExpertsParams: 98e6}}}
 }

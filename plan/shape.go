@@ -20,6 +20,7 @@ type Shape struct {
 	ExpertTotal     int64 // all routed experts, without alignment
 
 	DenseBytes int64 // weights that stay in memory, without alignment
+	CardDense  int64 // of them, those that a graphics card takes: all but an embedding of its own
 	TableBytes int64 // of a table of rows that stays on disk
 	KVPerToken int64 // keys, values and index keys of a position
 	StateBytes int64 // recurrent state of a sequence

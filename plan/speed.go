@@ -58,7 +58,7 @@ func soft(a, b float64) float64 {
 //
 // A layer's arithmetic is its weights' bytes over what memory and kernels give. The experts that are not resident are read
 // as soon as the router has chosen, at the disk's burst rate; m of a layer's k are missing with the binomial's chance. The
-// reads hide under a share of the layer's arithmetic. Each byte read also slows the arithmetic beside it. In the long run a
+// reads hide under a share of the layer's arithmetic, their latency under nothing. Each byte read also slows the arithmetic beside it. In the long run a
 // token cannot be shorter than its bytes over the sustained rate.
 func (p *Plan) decode(x placed, h hits) Terms {
 	s, m := &p.shape, &p.Machine
@@ -107,7 +107,7 @@ func (p *Plan) decode(x placed, h hits) Terms {
 		for n := 1; n <= k; n++ {
 			d := float64(n) * one / m.burst()
 			w := max(d-c.Overlap*(layer+float64(n)*one*m.readCost()), c.Exposed*d)
-			t.Wait += binomial(k, n, miss) * w * float64(s.ExpertLayers)
+			t.Wait += binomial(k, n, miss) * (w + c.Latency) * float64(s.ExpertLayers)
 		}
 	}
 	t.Token = soft(t.Work+t.Wait+t.GPU, t.Disk)

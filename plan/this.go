@@ -15,6 +15,8 @@ const (
 	guessRead   = 0.06 // processor seconds for 10^9 bytes that a real disk brings
 	guessError  = 0.5
 
+	guessLatency = 100e-6 // of a real disk's read, seconds
+
 	guessThreads    = 4
 	calibratedError = 0.15
 )
@@ -80,7 +82,7 @@ func (p *Profile) Machine(device string, ram int64, threads int) Machine {
 		m.Disk = guessDisk
 		missing = append(missing, "the model's disk")
 	}
-	m.Engine.Read, m.Engine.ReadPrompt, m.Engine.Held = guessRead, guessRead, guessRead
+	m.Engine.Read, m.Engine.ReadPrompt, m.Engine.Held, m.Engine.Latency = guessRead, guessRead, guessRead, guessLatency
 	if p.Engine != nil {
 		m.Engine = *p.Engine
 	}

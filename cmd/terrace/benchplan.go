@@ -1,9 +1,10 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -46,19 +47,7 @@ func runBenchPlan(c *cli.Context, e env) error {
 		return usagef("unexpected argument %q", c.Args().First())
 	}
 	if c.Bool("cell") {
-		b, err := io.ReadAll(io.LimitReader(e.in, 1<<20))
-		if err != nil {
-			return err
-		}
-		var cell bench.PlanCell
-		if err := json.Unmarshal(b, &cell); err != nil {
-			return fmt.Errorf("cell: %w", err)
-		}
-		m, err := bench.MeasureCell(c.Context, cell)
-		if err != nil {
-			return err
-		}
-		return printJSON(e, m)
+		return runPlanCell(c.Context, e)
 	}
 	cfg, err := benchPlanConfig(c, e)
 	if err != nil {
@@ -78,6 +67,24 @@ func runBenchPlan(c *cli.Context, e env) error {
 	}
 	_, err = fmt.Fprint(e.out, r.Markdown())
 	return err
+}
+
+// runPlanCell measures the cell on standard input, where who started this process answers probes of the machine.
+func runPlanCell(ctx context.Context, e env) error {
+	in := bufio.NewReader(e.in)
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("cell: %w", err)
+	}
+	var cell bench.PlanCell
+	if err := json.Unmarshal(line, &cell); err != nil {
+		return fmt.Errorf("cell: %w", err)
+	}
+	m, err := bench.MeasureCell(ctx, cell, bench.ProbeThrough(in, e.out))
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(e.out).Encode(m)
 }
 
 func benchPlanConfig(c *cli.Context, e env) (bench.PlanConfig, error) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"terrace/bench"
 	"terrace/bench/synth"
 	"terrace/engine"
 	"terrace/plan"
@@ -252,13 +253,18 @@ func TestDoctorCommand(t *testing.T) {
 
 func TestBenchPlanCommand(t *testing.T) {
 	cell := fmt.Sprintf(`{"model":%q,"budget":100000000,"ctx":64,"prompt":16,"decode":4,"warm":2,"threads":1}`, tinyMoE)
-	code, out, errs := terrace(cell, "bench", "plan", "--cell")
-	var m struct {
-		Decode float64 `json:"decode"`
-		Peak   int64   `json:"peak_rss"`
+	const moment = `{"memory":4e10,"mat_vec":8e10,"gemm":1e12}` // as who started it would answer
+	code, out, errs := terrace(cell+"\n"+strings.Repeat(moment+"\n", 64), "bench", "plan", "--cell")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	var m bench.PlanMeasured
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &m); err != nil || code != exitOK || m.Decode <= 0 {
+		t.Fatalf("exit %d, %v, %s%s", code, err, out, errs)
 	}
-	if err := json.Unmarshal([]byte(out), &m); err != nil || code != exitOK || m.Decode <= 0 {
-		t.Errorf("exit %d, %v, %s%s", code, err, out, errs)
+	if n := strings.Count(out, "probe\n"); len(m.Decodes) < 3 || len(m.Prefills) != len(m.Decodes) || n != 2*len(m.Decodes)+1 || len(m.Memory) != n || m.AtDecode.Memory != 4e10 || m.AtPrefill.MatVec != 8e10 {
+		t.Errorf("%d probes, %+v", n, m)
+	}
+	if code, out, errs := terrace(cell+"\n"+moment+"\n", "bench", "plan", "--cell"); code != exitFailure || !strings.Contains(errs, "does not answer") {
+		t.Errorf("nobody answers: exit %d, %s%s", code, out, errs)
 	}
 	for _, args := range [][]string{{"-m", tinyMoE}, {"-m", tinyMoE, "-o", "x", "--shares", "0"}, {"-m", tinyMoE, "-o", "x", "--cap", "fast"}, {"-m", tinyMoE, "-o", "x", "--decode", "0"}, {"-m", tinyMoE, "-o", "x", "--shares", "50", "--budget", "1G"}} {
 		if code, _, errs := terrace("", append([]string{"bench", "plan"}, args...)...); code != exitUsage || strings.Count(errs, "\n") != 1 {
