@@ -49,23 +49,30 @@ type PlanErrors struct {
 	PrefillWorst float64 `json:"prefill_worst"`
 }
 
-// fitted is what a fit finds: the engine's costs, and what of the run-time reserve and the work space a process really takes.
+// fitted is what a fit finds: the engine's costs, and what a process really takes of what is set aside for it.
 type fitted struct {
 	costs plan.Costs
 	taken taken
 }
 
-// taken is what a process takes of its run-time reserve and work space: bytes, a share of the work space, and bytes more where
-// it reads experts.
-type taken struct{ bytes, share, reads float64 }
+// taken is what a process takes of what is set aside for it: bytes of the run-time reserve, a share of the work space, bytes more
+// where it reads experts, and a share of the checkpoints of recurrent states, most of which a short session never makes.
+type taken struct{ bytes, work, reads, checkpoints float64 }
+
+// asideOf is what is set aside in a row and may not be taken, and the part of it that is checkpoints.
+func asideOf(s *plan.Shape, r *plan.Row) (all, checkpoints int64) {
+	checkpoints = int64(r.Parts.Checkpoints) * s.Checkpoint
+	return r.Parts.Runtime + r.Parts.Work + checkpoints, checkpoints
+}
 
 // of are the bytes by this of a row.
-func (t taken) of(r *plan.Row) int64 {
-	n := t.bytes + t.share*float64(r.Parts.Work)
+func (t taken) of(s *plan.Shape, r *plan.Row) int64 {
+	all, checkpoints := asideOf(s, r)
+	n := t.bytes + t.work*float64(r.Parts.Work) + t.checkpoints*float64(checkpoints)
 	if r.Parts.Slots < r.Parts.Experts {
 		n += t.reads
 	}
-	return min(max(0, int64(n)), r.Parts.Runtime+r.Parts.Work)
+	return min(max(0, int64(n)), all)
 }
 
 // planPoint is a cell ready to be predicted.
@@ -154,10 +161,11 @@ func comparePlans(c *PlanConfig, cases []planCase, list []PlanRecord) (*PlanRepo
 	return rep, nil
 }
 
-// peakOf is the most memory that a process will have held: its budget, but for the part of the run-time reserve and the work
-// space that it does not take.
+// peakOf is the most memory that a process will have held: its budget, but for the part of what is set aside that it does not
+// take.
 func peakOf(s *plan.Shape, r *plan.Row, t taken) int64 {
-	return held(s, r) - r.Parts.Runtime - r.Parts.Work + t.of(r)
+	all, _ := asideOf(s, r)
+	return held(s, r) - all + t.of(s, r)
 }
 
 // held is the budget's parts as far as they are touched. Slots are as large as their largest expert with the blocks around
@@ -232,9 +240,10 @@ func fitPlans(points []planPoint, start plan.Costs, use func(i int) bool) fitted
 	return best
 }
 
-// fitTaken finds what processes take of their reserve and work space: least squares of the peaks' relative errors.
+// fitTaken finds what processes take of what is set aside: least squares of the peaks' relative errors.
 func fitTaken(points []planPoint, chosen []int) taken {
-	var a [3][4]float64 // normal equations
+	const unit = 1e8    // bytes
+	var a [4][5]float64 // normal equations
 	for _, i := range chosen {
 		r := &points[i].decode.Rows[0]
 		peak := float64(points[i].cell.Measured.Peak)
@@ -245,15 +254,16 @@ func fitTaken(points []planPoint, chosen []int) taken {
 		if r.Parts.Slots < r.Parts.Experts {
 			reads = 1
 		}
-		row := [4]float64{1, float64(r.Parts.Work) / 1e8, reads, (peak - float64(held(points[i].shape, r)-r.Parts.Runtime-r.Parts.Work)) / 1e8}
+		all, checkpoints := asideOf(points[i].shape, r)
+		row := [5]float64{1, float64(r.Parts.Work) / unit, reads, float64(checkpoints) / unit, (peak - float64(held(points[i].shape, r)-all)) / unit}
 		for j := range a {
 			for k := range row {
-				a[j][k] += row[j] * row[k] * square(1e8/peak)
+				a[j][k] += row[j] * row[k] * square(unit/peak)
 			}
 		}
 	}
 	if a[0][0] == 0 {
-		return taken{share: 0.5}
+		return taken{work: 0.5}
 	}
 	// What the cells do not tell apart, such as one work space alone, is held near zero.
 	for j := range a {
@@ -265,12 +275,13 @@ func fitTaken(points []planPoint, chosen []int) taken {
 				continue
 			}
 			f := a[k][j] / a[j][j]
-			for l := j; l < 4; l++ {
+			for l := j; l < len(a[k]); l++ {
 				a[k][l] -= f * a[j][l]
 			}
 		}
 	}
-	return taken{bytes: 1e8 * a[0][3] / a[0][0], share: a[1][3] / a[1][1], reads: 1e8 * a[2][3] / a[2][2]}
+	x := func(j int) float64 { return a[j][len(a)] / a[j][j] }
+	return taken{bytes: unit * x(0), work: x(1), reads: unit * x(2), checkpoints: x(3)}
 }
 
 func square(v float64) float64 { return v * v }

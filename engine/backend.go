@@ -110,9 +110,6 @@ func (g *gpu) adopt(b *vulkan.Backend) {
 	}
 }
 
-// layersMargin is what of a device's memory is left beside weights and states: buffers, shaders, the driver's own.
-const layersMargin = 256 << 20
-
 // firstLayer is the first layer that the device has: as many of the last ones as were asked for, or as its memory holds with what
 // their sequences and activations take.
 func (g *gpu) firstLayer(b *vulkan.Backend) int {
@@ -127,16 +124,15 @@ func (g *gpu) firstLayer(b *vulkan.Backend) int {
 		return 0
 	}
 	offer, held, _ := b.Memory()
-	room := offer - held - e.budget.Work - min(layersMargin, offer/8)
 	all := e.model.LayerBytes()
-	total := e.budget.KV
+	total := int64(0)
 	for _, x := range all {
 		total += x
 	}
-	if total+e.dense.bytes/16 <= room || total <= room && offer < 1<<30 {
+	if plan.CardWhole(offer, held, total, e.budget.KV, e.budget.Work) {
 		return 0
 	}
-	room -= all[n]
+	room := plan.CardRoom(offer, held, e.budget.Work) - all[n]
 	first := n
 	for first > 0 {
 		if room -= all[first-1] + e.budget.KV/int64(max(n, 1)); room < 0 {

@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"terrace/gguf"
 	"terrace/internal/host"
+	"terrace/plan"
 	"terrace/vulkan"
 )
 
@@ -357,6 +359,43 @@ func TestVulkanResize(t *testing.T) {
 			t.Error("the room is not filled")
 		}
 	})
+}
+
+// TestVulkanPlan: as many experts find room on a device as a plan says.
+func TestVulkanPlan(t *testing.T) {
+	f, err := gguf.Open(tinyMoE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, vram := range []int64{40 << 20, 44 << 20, 512 << 20} { // beyond what the device takes for itself
+		o := vulkanOptions()
+		o.VRAM = vram
+		s, err := ShapeOf(f, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := plan.NamedMachine("cloud-2-cores")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := plan.Make(s, m, plan.Size{Budget: 1 << 30, VRAM: vram})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := p.Rows[0].InVRAM
+		closed(t, o, func(e *Engine) {
+			answer(t, e, 100, 4) // every expert is wanted now and then
+			count := func() int { return e.gpu.b.Load().Tier().Experts }
+			for until := time.Now().Add(10 * time.Second); count() < want-want/32 && time.Now().Before(until); {
+				answer(t, e, 16, 4)
+			}
+			n := e.gpu.b.Load().Tier()
+			t.Logf("%d bytes: %d experts, %d by the plan, %+v", vram, n.Experts, want, n)
+			if n.Experts > want || n.Experts < want-want/32 { // some that nobody wanted yet may be missing
+				t.Errorf("%d bytes: %d experts are on the device, %d by the plan", vram, n.Experts, want)
+			}
+		})
+	}
 }
 
 // TestVulkanMissing refuses a device that is not there, and leaves "auto" to the CPU where the only device is a software one.

@@ -6,6 +6,21 @@ package plan
 // CardMargin is what of a device's memory of so many bytes is left beside all that is counted.
 func CardMargin(offer int64) int64 { return min(128<<20, offer/16) }
 
+// CardWhole reports whether a device of offer bytes, of which held are taken, has room for the dense weights and contexts of all
+// layers beside a pass's activations (work), buffers, shaders and the driver's own; dense is the bytes of the weights alone.
+func CardWhole(offer, held, dense, kv, work int64) bool {
+	room := CardRoom(offer, held, work)
+	return dense+kv+dense/16 <= room || dense+kv <= room && offer < 1<<30
+}
+
+// CardRoom is what layers may take of a device.
+func CardRoom(offer, held, work int64) int64 {
+	return offer - held - work - min(cardLayers, offer/8)
+}
+
+// cardLayers is what of a device's memory layers leave at most: buffers, shaders, the driver's own.
+const cardLayers = 256 << 20
+
 // Segments that package vulkan takes experts' memory in: the most that is given back at a time, what is worth an allocation, and
 // how many there are at least. A test of the engine compares what comes of them.
 const (

@@ -1,12 +1,14 @@
 package plan
 
 import (
+	"cmp"
 	"embed"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -223,18 +225,25 @@ func (m *Machine) gemm(typ string, rows float64) float64 {
 	return base * scale * rowShare(rows)
 }
 
-// rowShare is how much of a product's full rate a batch of rows reaches, between the table's points on straight lines.
-func rowShare(rows float64) float64 {
-	type point struct{ rows, share float64 }
-	var ps []point
+// rowPoint is a batch of rows and the share of a product's full rate that it reaches.
+type rowPoint struct{ rows, share float64 }
+
+// rowPoints are those of the reference, by rows.
+var rowPoints = func() (ps []rowPoint) {
 	for k, v := range reference.Rows {
-		var r float64
-		if _, err := fmt.Sscan(k, &r); err != nil {
+		r, err := strconv.ParseFloat(k, 64)
+		if err != nil {
 			panic("plan: data/kernels.json: rows " + k)
 		}
-		ps = append(ps, point{r, v})
+		ps = append(ps, rowPoint{r, v})
 	}
-	slices.SortFunc(ps, func(a, b point) int { return int(a.rows - b.rows) })
+	slices.SortFunc(ps, func(a, b rowPoint) int { return cmp.Compare(a.rows, b.rows) })
+	return ps
+}()
+
+// rowShare is how much of a product's full rate a batch of rows reaches, between the table's points on straight lines.
+func rowShare(rows float64) float64 {
+	ps := rowPoints
 	if rows <= ps[0].rows {
 		return ps[0].share * max(rows, 1) / ps[0].rows
 	}

@@ -179,8 +179,8 @@ func (p *Plan) place(z Size) placed {
 	if z.VRAM > 0 {
 		need := s.CardDense + x.ram.KV + x.ram.Work
 		room := z.VRAM - need - CardMargin(z.VRAM)
-		if room < 0 {
-			x.why = fmt.Sprintf("%s of VRAM do not hold the dense weights, the context and the work space (%s): the graphics card is left out", gb(z.VRAM), gb(need+CardMargin(z.VRAM)))
+		if room < 0 || !CardWhole(z.VRAM, 0, s.CardDense, x.ram.KV, x.ram.Work) {
+			x.why = fmt.Sprintf("%s of VRAM do not hold the dense weights, the context and the work space (%s): the graphics card is left out", gb(z.VRAM), gb(need))
 		} else {
 			x.dense = true
 			if s.Fixed.Experts > 0 {

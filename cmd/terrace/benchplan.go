@@ -33,6 +33,7 @@ func benchPlanCommand(e env) *cli.Command {
 			&cli.IntFlag{Name: "decode", Value: 64, Usage: "time `N` decode steps"},
 			&cli.IntFlag{Name: "threads", Aliases: []string{"t"}, Usage: "compute threads (0: physical cores)"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FILE` of results, a JSON line each; what is there is not measured again"},
+			&cli.BoolFlag{Name: "no-run", Usage: "compare what the results hold, measure nothing"},
 			&cli.StringFlag{Name: "profile", Usage: "machine profile, `FILE` (default: that of terrace calibrate)"},
 			&cli.StringFlag{Name: "markdown", Usage: "write the table to `FILE`"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON document on standard output"},
@@ -88,7 +89,7 @@ func runPlanCell(ctx context.Context, e env) error {
 }
 
 func benchPlanConfig(c *cli.Context, e env) (bench.PlanConfig, error) {
-	cfg := bench.PlanConfig{Prompt: c.Int("prompt"), Warm: c.Int("warm"), Decode: c.Int("decode"), Threads: c.Int("threads"), Results: c.String("output")}
+	cfg := bench.PlanConfig{Prompt: c.Int("prompt"), Warm: c.Int("warm"), Decode: c.Int("decode"), Threads: c.Int("threads"), Results: c.String("output"), NoRun: c.Bool("no-run")}
 	if len(c.StringSlice("model")) == 0 || cfg.Results == "" {
 		return cfg, usagef("give models and a file for results: -m FILE -o FILE")
 	}
