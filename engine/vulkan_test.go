@@ -367,7 +367,7 @@ func TestVulkanPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, vram := range []int64{40 << 20, 44 << 20, 512 << 20} { // beyond what the device takes for itself
+	for _, vram := range []int64{40 << 20, 512 << 20} { // beyond what the device takes for itself
 		o := vulkanOptions()
 		o.VRAM = vram
 		s, err := ShapeOf(f, o)
@@ -386,7 +386,7 @@ func TestVulkanPlan(t *testing.T) {
 		closed(t, o, func(e *Engine) {
 			answer(t, e, 100, 4) // every expert is wanted now and then
 			count := func() int { return e.gpu.b.Load().Tier().Experts }
-			for until := time.Now().Add(10 * time.Second); count() < want-want/32 && time.Now().Before(until); {
+			for until := time.Now().Add(time.Minute); count() < want-want/32 && time.Now().Before(until); {
 				answer(t, e, 16, 4)
 			}
 			n := e.gpu.b.Load().Tier()
