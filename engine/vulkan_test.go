@@ -361,7 +361,8 @@ func TestVulkanResize(t *testing.T) {
 	})
 }
 
-// TestVulkanPlan: as many experts find room on a device as a plan says.
+// TestVulkanPlan: as many experts find room on a device as a plan says, within five hundredths of the model's: experts differ
+// in size, and which are wanted first differs from run to run.
 func TestVulkanPlan(t *testing.T) {
 	f, err := gguf.Open(tinyMoE)
 	if err != nil {
@@ -382,16 +383,16 @@ func TestVulkanPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := p.Rows[0].InVRAM
+		want, off := p.Rows[0].InVRAM, p.Rows[0].Parts.Experts/20
 		closed(t, o, func(e *Engine) {
 			answer(t, e, 100, 4) // every expert is wanted now and then
 			count := func() int { return e.gpu.b.Load().Tier().Experts }
-			for until := time.Now().Add(time.Minute); count() < want-want/32 && time.Now().Before(until); {
+			for until := time.Now().Add(time.Minute); count() < want-off && time.Now().Before(until); {
 				answer(t, e, 16, 4)
 			}
 			n := e.gpu.b.Load().Tier()
 			t.Logf("%d bytes: %d experts, %d by the plan, %+v", vram, n.Experts, want, n)
-			if n.Experts > want || n.Experts < want-want/32 { // some that nobody wanted yet may be missing
+			if n.Experts > want+off || n.Experts < want-off {
 				t.Errorf("%d bytes: %d experts are on the device, %d by the plan", vram, n.Experts, want)
 			}
 		})
