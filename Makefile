@@ -4,6 +4,8 @@ GO      ?= go
 BIN     := bin/terrace
 MODEL   := testdata/tiny-moe-Q4_K.gguf
 VERSION := $(shell git describe --always --dirty 2>/dev/null)
+# There is a C compiler, or root has taken one.
+TAKE_CC := { command -v $${CC:-cc} >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q && apt-get install -qy gcc libc6-dev; }; }
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := build
@@ -36,7 +38,7 @@ check-vulkan:
 
 # A C compiler brings the GPU backend and its tests; whoever may install one gets it, unless CGO_ENABLED=0 says otherwise.
 get-cc: check-go
-	@command -v $${CC:-cc} >/dev/null || [ "$$CGO_ENABLED" = 0 ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy gcc libc6-dev; else echo "to test the GPU backend too, install gcc and the C library's headers" >&2; fi
+	@[ "$$CGO_ENABLED" = 0 ] || $(TAKE_CC) || echo "to test the GPU backend too, install gcc and the C library's headers" >&2
 
 test: check-go get-cc say-cgo check-vulkan
 	$(GO) vet ./...
@@ -68,7 +70,7 @@ bench: build
 
 # The race detector needs a C compiler.
 check-cc:
-	@command -v $${CC:-cc} >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -qy gcc libc6-dev; else echo "the race detector needs a C compiler: install gcc and the C library's headers"; exit 1; fi
+	@$(TAKE_CC) || { echo "the race detector needs a C compiler: install gcc and the C library's headers"; exit 1; }
 
 race: check-go check-cc check-vulkan
 	CGO_ENABLED=1 $(GO) test -race -timeout 40m ./...
