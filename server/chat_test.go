@@ -213,6 +213,37 @@ func TestThoughts(t *testing.T) {
 	checkPet(t, fmt.Sprint(calls[0].(map[string]any)["function"].(map[string]any)["arguments"]))
 }
 
+// An answer of a certain form and a certain length gets to its form: without a budget its thoughts take half of the length.
+// Nothing else is cut short, nor is this where the request asks for thoughts without end.
+func TestThoughtsLeaveRoom(t *testing.T) {
+	h := newHost(t, Options{})
+	yes := m{"type": "object", "properties": m{"yes": m{"const": true}}, "required": []string{"yes"}, "additionalProperties": false}
+	format := m{"type": "json_object", "schema": yes}
+	tool := []m{{"type": "function", "function": m{"name": "keep", "parameters": yes}}}
+	for seed := range 8 {
+		b := m{"seed": seed, "max_tokens": 240, "ignore_eos": false}
+		b["response_format"] = format
+		r := h.ok("/v1/chat/completions", thinking(b))
+		if text := strings.Join(strings.Fields(fmt.Sprint(r.message(t)["content"])), ""); text != `{"yes":true}` || r.message(t)["reasoning_content"] == nil {
+			t.Errorf("seed %d: %s", seed, r.body)
+		}
+		b["reasoning_budget_tokens"] = -1
+		if r := h.ok("/v1/chat/completions", thinking(b)); r.message(t)["content"] != "" || r.choice(t)["finish_reason"] != "length" {
+			t.Errorf("seed %d, thoughts without end: %s", seed, r.body)
+		}
+		delete(b, "reasoning_budget_tokens")
+		delete(b, "response_format")
+		b["tools"] = tool
+		if r := h.ok("/v1/chat/completions", thinking(b)); r.message(t)["content"] != "" || r.choice(t)["finish_reason"] != "length" {
+			t.Errorf("seed %d, a call may come: %s", seed, r.body)
+		}
+		b["tool_choice"] = "required"
+		if r := h.ok("/v1/chat/completions", thinking(b)); r.choice(t)["finish_reason"] != "tool_calls" && r.choice(t)["finish_reason"] != "length" || r.message(t)["tool_calls"] == nil {
+			t.Errorf("seed %d, a call must come: %s", seed, r.body)
+		}
+	}
+}
+
 // A raw grammar is about what can be seen: thoughts that the prompt has begun come before it, and their budget ends them. Usage says
 // how many tokens they were.
 func TestGrammarBehindThoughts(t *testing.T) {

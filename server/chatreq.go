@@ -19,7 +19,7 @@ type chatRequest struct {
 	conv     chat.Conversation // with the tools that the model shall see
 	p        *params
 	format   chat.ReasoningFormat
-	budget   int    // tokens of thinking before its end is forced; -1: no limit
+	budget   int    // tokens of thinking before its end is forced; -1: see thoughts
 	control  bool   // the client may end the thinking while it goes on
 	choice   choice // of conv.Tools
 	name     string // the function that chooseNamed means
@@ -154,6 +154,7 @@ func (c *call) chatJobs(q *chatRequest) ([]*job, error) {
 	}
 	t := c.m.Engine.Template()
 	var l limits
+	budget := q.thoughts()
 	jobs := make([]*job, q.p.n)
 	for i := range jobs {
 		parser, err := t.NewParser(chat.ParseOptions{
@@ -168,8 +169,8 @@ func (c *call) chatJobs(q *chatRequest) ([]*job, error) {
 			}
 		}
 		j := &job{p: q.p, index: i, prompt: r.tokens, parser: parser, stops: parser.Family().Stops(), show: c.m.marks(parser.Family())}
-		if q.budget >= 0 || q.control {
-			j.think = &thinker{budget: q.budget, tok: c.m.Engine.Tokenizer()}
+		if budget >= 0 || q.control {
+			j.think = &thinker{budget: budget, tok: c.m.Engine.Tokenizer()}
 		}
 		if err := c.choose(j, l); err != nil {
 			return nil, err
@@ -177,6 +178,17 @@ func (c *call) chatJobs(q *chatRequest) ([]*job, error) {
 		jobs[i] = j
 	}
 	return jobs, nil
+}
+
+// thoughts is how many tokens the thinking of an answer may take, -1 for any number. An answer that must have a certain form
+// and a certain length keeps half of its length for that form, where the request says nothing else: cut off within its
+// thoughts it would be of no form at all.
+func (q *chatRequest) thoughts() int {
+	bound := q.p.schema != nil || q.p.grammar != "" || q.active() && (q.choice == chooseRequired || q.choice == chooseNamed)
+	if q.budget < 0 && bound && q.p.predict >= 0 {
+		return q.p.predict / 2
+	}
+	return q.budget
 }
 
 // marks are the control tokens that a parser of a family must see.

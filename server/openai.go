@@ -3,6 +3,7 @@ package server
 import (
 	"crypto/rand"
 	"encoding/json"
+	"math"
 	"strings"
 	"time"
 
@@ -215,6 +216,8 @@ func (q *chatRequest) thinking(f *fields) {
 	if k := f.first("reasoning_budget_tokens", "thinking_budget_tokens"); k != "" {
 		if q.budget = f.integer(k, -1); q.budget < -1 {
 			f.fail("%s is %d, want -1 or more", k, q.budget)
+		} else if q.budget == -1 {
+			q.budget = math.MaxInt // asked for: no limit
 		}
 	}
 	q.control = f.boolean("reasoning_control", false)
