@@ -42,6 +42,7 @@ type PlanConfig struct {
 	// Run measures a cell in a process of its own; nil: in this one, where peaks are those of all cells before.
 	Run      func(context.Context, PlanCell, PlanProbe) (PlanMeasured, error)
 	Progress func(string)
+	Parts    int  // most processes of a cell; 0: 7
 	NoRun    bool // compare what the results hold, measure nothing
 }
 
@@ -81,6 +82,9 @@ func (c *PlanConfig) complete() error {
 	}
 	if c.Run == nil {
 		c.Run = MeasureCell
+	}
+	if c.Parts == 0 {
+		c.Parts = planParts
 	}
 	if c.Progress == nil {
 		c.Progress = func(string) {}
@@ -131,7 +135,7 @@ func Predictions(ctx context.Context, c PlanConfig) (*PlanReport, error) {
 		for _, cell := range x.cells {
 			r, ok := have[cell.key()]
 			if !ok {
-				m, err := c.Run(ctx, cell, probe.now)
+				m, err := c.measure(ctx, cell, probe.now)
 				if err != nil {
 					return nil, fmt.Errorf("%s, budget %d, cap %.0f: %w", filepath.Base(cell.Model), cell.Budget, cell.Cap, err)
 				}
@@ -140,7 +144,7 @@ func Predictions(ctx context.Context, c PlanConfig) (*PlanReport, error) {
 					return nil, err
 				}
 				c.Progress(fmt.Sprintf("%s, budget %.2f GB, cap %.2f GB/s: decode %.2f, prefill %.0f tokens/s, hit rate %.3f, peak %.2f GB", filepath.Base(cell.Model), float64(cell.Budget)/1e9, cell.Cap/1e9,
-					m.Decode, m.Prefill, m.HitRate, float64(m.Peak)/1e9))
+					m.Decode, m.Prefill, m.HitRate-m.Guessed, float64(m.Peak)/1e9))
 			}
 			r.Cell.Model = cell.Model
 			list = append(list, r)

@@ -20,13 +20,15 @@ func TestPredictions(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := PlanConfig{
-		Models: []PlanModel{{Path: tinyMoE, Texts: "../testdata/tiny-moe/heldout.jsonl"}}, Shares: []float64{0.3, 1}, Prompt: 128, Warm: 16, Decode: 16, Reuse: 700,
+		Models: []PlanModel{{Path: tinyMoE, Texts: "../testdata/tiny-moe/heldout.jsonl"}}, Shares: []float64{0.3, 1}, Prompt: 128, Warm: 16, Decode: 16, Reuse: 700, Parts: 2,
 		Results: filepath.Join(dir, "results.jsonl"),
 		Profile: plan.Profile{Memory: &plan.Memory{Rate: m.Memory, Threads: 2}, Kernels: map[string]float64{"Q4_K": 80e9}},
 	}
 	runs := 0
 	cfg.Run = func(ctx context.Context, c PlanCell, probe PlanProbe) (PlanMeasured, error) {
-		runs++
+		if c.Part == 0 {
+			runs++
+		}
 		return MeasureCell(ctx, c, probe)
 	}
 	r, err := Predictions(context.Background(), cfg)
@@ -41,7 +43,7 @@ func TestPredictions(t *testing.T) {
 		if x.Measured.Decode <= 0 || x.Measured.Prefill <= 0 || x.Decode <= 0 || x.Prefill <= 0 || x.Peak <= 0 || math.IsNaN(x.Decode) {
 			t.Errorf("row %+v", x)
 		}
-		if d := math.Abs(x.HitRate - x.Measured.HitRate); d > 0.15 { // sixteen tokens
+		if d := math.Abs(x.HitRate - x.Measured.needed()); d > 0.15 { // sixteen tokens
 			t.Errorf("a hit rate of %.3f is predicted, %.3f measured", x.HitRate, x.Measured.HitRate)
 		}
 	}
@@ -70,6 +72,29 @@ func TestPredictions(t *testing.T) {
 	}
 	if _, err := Predictions(context.Background(), PlanConfig{}); err == nil {
 		t.Error("nothing to measure is no error")
+	}
+}
+
+// TestJoinParts joins processes of one cell: rates are medians of all rounds, counts are per token of all, the peak is the
+// median of the processes'.
+func TestJoinParts(t *testing.T) {
+	part := func(peak int64, hit, guessed float64, read int64, memory float64, rounds ...float64) PlanMeasured {
+		at := plan.Moment{Memory: memory, MatVec: 2 * memory, Gemm: 3 * memory}
+		return PlanMeasured{Peak: peak, HitRate: hit, Guessed: guessed, Read: read, AtPrefill: at, AtDecode: at, Prefills: rounds, Decodes: rounds, Memory: []float64{memory}}
+	}
+	parts := []PlanMeasured{part(70, 0.5, 0.1, 100, 30, 10, 11, 50), part(64, 0.8, 0.1, 400, 20, 12), part(66, 0.5, 0.1, 100, 40, 9, 13)}
+	m := joinParts(parts)
+	if m.Peak != 66 || m.Decode != 11.5 || m.Prefill != 11.5 || math.Abs(m.HitRate-0.55) > 1e-9 || m.Read != 150 || m.AtDecode != (plan.Moment{Memory: 30, MatVec: 60, Gemm: 90}) {
+		t.Errorf("%+v", m)
+	}
+	if len(m.Decodes) != 6 || len(m.Memory) != 3 || len(m.Peaks) != 3 || len(parts[0].Decodes) != 3 {
+		t.Errorf("%+v", m)
+	}
+	if math.Abs(m.needed()-0.45) > 1e-9 {
+		t.Errorf("%g of the experts needed no read, want 0.45", m.needed())
+	}
+	if one := joinParts(parts[:1]); !reflect.DeepEqual(one, parts[0]) {
+		t.Errorf("one process: %+v", one)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -26,6 +27,7 @@ type PlanCell struct {
 	Decode  int     `json:"decode"`
 	Warm    int     `json:"warm"`
 	Threads int     `json:"threads"`
+	Part    int     `json:"part,omitempty"` // of the cell's processes: each reads other tokens
 }
 
 // key tells cells apart; a model is known by its name, wherever it lies.
@@ -35,8 +37,9 @@ func (c *PlanCell) key() string {
 
 // PlanMeasured is what a cell did: medians of its rounds, sums over them for counts.
 type PlanMeasured struct {
-	Peak    int64   `json:"peak_rss"`
-	HitRate float64 `json:"hit_rate"` // of decoding
+	Peak    int64   `json:"peak_rss"` // median of its processes
+	HitRate float64 `json:"hit_rate"` // of decoding: found in RAM
+	Guessed float64 `json:"guessed"`  // of these, what had been read on a guess: a read all the same, which no plan counts as a hit
 	Decode  float64 `json:"decode"`   // tokens per second
 	Prefill float64 `json:"prefill"`
 	Read    int64   `json:"bytes_read_per_token"`
@@ -55,7 +58,12 @@ type PlanMeasured struct {
 	Prefills []float64 `json:"prefill_rounds"`
 	Decodes  []float64 `json:"decode_rounds"`
 	Memory   []float64 `json:"memory_moments"`
+
+	Peaks []int64 `json:"peaks,omitempty"` // of the processes, where there were several
 }
+
+// needed is the hit rate in a plan's sense: what no read had to bring.
+func (m *PlanMeasured) needed() float64 { return m.HitRate - m.Guessed }
 
 // PlanProbe measures how fast memory and processors are now.
 type PlanProbe func(context.Context) (plan.Moment, error)
@@ -97,18 +105,60 @@ func (m *moments) close() {
 }
 
 // A cell is measured in rounds, so that short ones are repeated more often: single figures of a tenth of a second scatter by a
-// factor of three on a virtual machine. There are planRounds at least, but no more once planRoundsLong is over, and others
-// until planRoundsTime is.
+// factor of three on a virtual machine. A process makes planRounds at least, but no more once planRoundsLong is over, and others
+// until planRoundsTime is. Where a process lies in memory and when its collector runs changes with the process: short ones
+// are repeated too, up to planParts within planPartsTime.
 const (
 	planRounds     = 3
-	planRoundsMost = 15
+	planRoundsMost = 5
 	planRoundsTime = 12 * time.Second
 	planRoundsLong = 20 * time.Second
+	planParts      = 7
+	planPartsTime  = 25 * time.Second
 )
 
 // more says whether another round is to follow n that took so long.
 func more(n int, took time.Duration) bool {
 	return n < planRoundsMost && (n == 0 || took < planRoundsTime || n < planRounds && took < planRoundsLong)
+}
+
+// measure measures a cell in one process or several.
+func (c *PlanConfig) measure(ctx context.Context, cell PlanCell, probe PlanProbe) (PlanMeasured, error) {
+	var parts []PlanMeasured
+	for begun := time.Now(); len(parts) < c.Parts && (len(parts) == 0 || time.Since(begun) < planPartsTime); cell.Part++ {
+		m, err := c.Run(ctx, cell, probe)
+		if err != nil {
+			return m, err
+		}
+		parts = append(parts, m)
+	}
+	return joinParts(parts), nil
+}
+
+// joinParts is what several processes of one cell did.
+func joinParts(parts []PlanMeasured) PlanMeasured {
+	m := parts[len(parts)-1]
+	if len(parts) == 1 {
+		return m
+	}
+	var hit, guessed, read, wait, busy, rounds float64
+	var at [2][]plan.Moment
+	m.Prefills, m.Decodes, m.Memory = nil, nil, nil
+	for i := range parts {
+		x := &parts[i]
+		n := float64(len(x.Decodes))
+		hit, guessed, read, wait, busy, rounds = hit+n*x.HitRate, guessed+n*x.Guessed, read+n*float64(x.Read), wait+n*x.WaitMS, busy+n*x.BusyMS, rounds+n
+		m.Prefills, m.Decodes, m.Memory = append(m.Prefills, x.Prefills...), append(m.Decodes, x.Decodes...), append(m.Memory, x.Memory...)
+		at[0], at[1] = append(at[0], x.AtPrefill), append(at[1], x.AtDecode)
+		m.Peaks = append(m.Peaks, x.Peak)
+	}
+	m.HitRate, m.Guessed, m.Read, m.WaitMS, m.BusyMS = hit/rounds, guessed/rounds, int64(read/rounds), wait/rounds, busy/rounds
+	m.Prefill, m.Decode = median(m.Prefills), median(m.Decodes)
+	m.AtPrefill, m.AtDecode = medianMoment(at[0]), medianMoment(at[1])
+	peaks := slices.Clone(m.Peaks)
+	slices.Sort(peaks)
+	m.Peak = peaks[len(peaks)/2]
+	return m
 }
 
 // MeasureCell runs a model under a budget: a prompt, and then rounds of a prompt that is timed, tokens to warm up, and those
@@ -141,7 +191,7 @@ func MeasureCell(ctx context.Context, c PlanCell, probe PlanProbe) (m PlanMeasur
 		at = append(at, x)
 		return err
 	}
-	var touches, missed, read int64
+	var touches, missed, guessed, read int64
 	var wait, busy float64
 	begun := time.Now()
 	for n := 0; more(n, time.Since(begun)); n++ {
@@ -175,6 +225,7 @@ func MeasureCell(ctx context.Context, c PlanCell, probe PlanProbe) (m PlanMeasur
 		st := meter.End()
 		touches += st.Touches
 		missed += st.Misses + st.HitsInflight
+		guessed += st.HitsGuessed
 		read += st.BytesRead
 		wait += st.ReadWaitMS
 		busy += busyMS(&st)
@@ -185,6 +236,7 @@ func MeasureCell(ctx context.Context, c PlanCell, probe PlanProbe) (m PlanMeasur
 	}
 	if touches > 0 {
 		m.HitRate = 1 - float64(missed)/float64(touches)
+		m.Guessed = float64(guessed) / float64(touches)
 	}
 	n := float64(c.Decode * len(m.Decodes))
 	m.Read, m.WaitMS, m.BusyMS, m.Load = int64(float64(read)/n), wait/n, busy/n, LoadAverage()
@@ -232,7 +284,7 @@ func fourDigits(v float64) float64 {
 // random ones.
 func cellTokens(e *engine.Engine, c PlanCell) (next func(n int) []int32, err error) {
 	if c.Texts == "" {
-		rng := rand.New(rand.NewPCG(8, 8))
+		rng := rand.New(rand.NewPCG(8, 8+uint64(c.Part)))
 		vocab := e.Model().Config().Vocab
 		return func(n int) []int32 {
 			out := make([]int32, n)
@@ -246,7 +298,7 @@ func cellTokens(e *engine.Engine, c PlanCell) (next func(n int) []int32, err err
 	if err != nil {
 		return nil, err
 	}
-	const rounds = planRoundsMost + 1
+	const rounds = planParts * (planRoundsMost + 1)
 	pieces, err := e.TextsPieces(texts[len(texts)/2:], c.Context, rounds*(c.Prompt+c.Warm+c.Decode))
 	if err != nil {
 		return nil, err
@@ -258,7 +310,7 @@ func cellTokens(e *engine.Engine, c PlanCell) (next func(n int) []int32, err err
 	if need := planRounds * (c.Prompt + c.Warm + c.Decode); len(all) < need {
 		return nil, fmt.Errorf("%s: the second half has %d tokens, the runs need %d", c.Texts, len(all), need)
 	}
-	at := 0
+	at := c.Part * (planRoundsMost + 1) * (c.Prompt + c.Warm + c.Decode) % len(all)
 	return func(n int) []int32 {
 		out := make([]int32, 0, n)
 		for len(out) < n {

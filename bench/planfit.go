@@ -187,7 +187,7 @@ func (r *PlanReport) errors(speeds func(*PlanRow) (decode, prefill float64)) Pla
 		d, p := speeds(x)
 		off := func(v, want float64) float64 { return math.Abs(v/want - 1) }
 		e.PeakWorst = max(e.PeakWorst, off(float64(x.Peak), float64(x.Measured.Peak)))
-		e.HitWorst = max(e.HitWorst, math.Abs(x.HitRate-x.Measured.HitRate))
+		e.HitWorst = max(e.HitWorst, math.Abs(x.HitRate-x.Measured.needed()))
 		e.DecodeMean += off(d, x.Measured.Decode) / n
 		e.DecodeWorst = max(e.DecodeWorst, off(d, x.Measured.Decode))
 		e.PrefillMean += off(p, x.Measured.Prefill) / n
@@ -320,7 +320,7 @@ func (r *PlanReport) Markdown() string {
 		}
 		m := &x.Measured
 		p("| %s | %.3f GB | %s | %.1f (%s) | %.3f, %.3f (%+.1f %%) | %.3f, %.3f | %.2f, %.2f (%+.0f %%; %s) | %.0f, %.0f (%+.0f %%; %s) | %d | %s |", filepath.Base(x.Cell.Model), float64(x.Cell.Budget)/1e9, limit,
-			m.AtDecode.Memory/1e9, between(m.Memory, 1e9), float64(x.Peak)/1e9, float64(m.Peak)/1e9, 100*(float64(x.Peak)/float64(m.Peak)-1), x.HitRate, m.HitRate,
+			m.AtDecode.Memory/1e9, between(m.Memory, 1e9), float64(x.Peak)/1e9, float64(m.Peak)/1e9, 100*(float64(x.Peak)/float64(m.Peak)-1), x.HitRate, m.needed(),
 			x.Decode, m.Decode, 100*(x.Decode/m.Decode-1), between(m.Decodes, 1), x.Prefill, m.Prefill, 100*(x.Prefill/m.Prefill-1), between(m.Prefills, 1), len(m.Decodes), x.Limit)
 	}
 	return b.String()

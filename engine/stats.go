@@ -57,6 +57,7 @@ type Stats struct {
 	Touches            int64   `json:"touches"`
 	HitsVRAM           int64   `json:"hits_vram"`
 	HitsRAM            int64   `json:"hits_ram"`
+	HitsGuessed        int64   `json:"hits_guessed"` // of HitsRAM, those of experts that had been read on a guess, each at its first use
 	HitsInflight       int64   `json:"hits_inflight"`
 	Misses             int64   `json:"misses"`
 	BytesRead          int64   `json:"bytes_read"`    // for demands and guesses; preloads are apart
@@ -256,6 +257,7 @@ func (m *Meter) end() Stats {
 	}
 	st.Touches = b.Touches - a.Touches + st.HitsVRAM
 	st.HitsRAM = b.Hits - a.Hits
+	st.HitsGuessed = b.Used - a.Used
 	st.HitsInflight = b.InFlight - a.InFlight
 	st.Misses = b.Misses - a.Misses
 	st.DemandBytes = b.MissBytes - a.MissBytes
