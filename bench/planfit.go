@@ -287,11 +287,11 @@ func fitTaken(points []planPoint, chosen []int) taken {
 func square(v float64) float64 { return v * v }
 
 // knobs are the costs that are fitted, and bounds what any machine can show.
-func knobs(c *plan.Costs) [10]*float64 {
-	return [10]*float64{&c.Efficiency, &c.Prefill, &c.Layer, &c.Read, &c.ReadPrompt, &c.Held, &c.Overlap, &c.Exposed, &c.Latency, &c.Row}
+func knobs(c *plan.Costs) [12]*float64 {
+	return [12]*float64{&c.Efficiency, &c.Prefill, &c.Layer, &c.Read, &c.ReadPrompt, &c.Held, &c.Overlap, &c.Exposed, &c.Latency, &c.Row, &c.Ask, &c.PromptAsk}
 }
 
-var bounds = [10][2]float64{{0.1, 2}, {0.1, 2}, {1e-6, 1e-3}, {0.01, 4}, {0.01, 4}, {0.01, 4}, {0.05, 0.98}, {0.01, 0.6}, {1e-6, 2e-3}, {0.01, 10}}
+var bounds = [12][2]float64{{0.1, 2}, {0.1, 2}, {1e-6, 1e-3}, {0.01, 4}, {0.01, 4}, {0.01, 4}, {0.05, 0.98}, {0.01, 0.6}, {1e-6, 2e-3}, {0.01, 10}, {1e-6, 1e-3}, {1e-6, 2e-3}}
 
 // Markdown is the report as a table.
 func (r *PlanReport) Markdown() string {

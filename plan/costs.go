@@ -34,7 +34,7 @@ func FitCosts(s Shape, m Machine, t Trial) (Costs, error) {
 		return min(max(v, low), high)
 	}
 	c := DefaultCosts
-	m.Engine = Costs{Efficiency: 1, Prefill: 1, Layer: c.Layer, Read: c.Read, ReadPrompt: c.ReadPrompt, Held: c.Held, Overlap: c.Overlap, Exposed: c.Exposed, Latency: c.Latency}
+	m.Engine = Costs{Efficiency: 1, Prefill: 1, Layer: c.Layer, Read: c.Read, ReadPrompt: c.ReadPrompt, Held: c.Held, Overlap: c.Overlap, Exposed: c.Exposed, Latency: c.Latency, Ask: c.Ask, PromptAsk: c.PromptAsk}
 	full := s.Fixed
 	full.Slots = full.Experts
 	p := Plan{Machine: m, shape: s, curve: DefaultCurve(s.Arch)}

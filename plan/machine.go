@@ -109,17 +109,19 @@ type Costs struct {
 	Exposed    float64 `json:"exposed"`              // share of a layer's read time that nothing hides
 	Latency    float64 `json:"latency_s"`            // seconds that a layer of a decoded token which reads waits beside its bytes
 	Row        float64 `json:"row_s_per_g"`          // seconds for 10^9 of Shape.RowOps
+	Ask        float64 `json:"ask_s"`                // seconds by which a layer of a decoded token is longer where not all experts are resident: guesses, leases, processors that change their work
+	PromptAsk  float64 `json:"prompt_ask_s"`         // seconds that an expert read for a prompt takes beside its bytes
 }
 
 // DefaultCosts were fitted to bench/results/2026-12-02-lookahead.md (the 12-layer cut under caps, lookahead 0: 0.7 to 1.0 s of
 // arithmetic for each 10^9 bytes read, 0.65 of it hides reads) and 2026-12-02-flagship.md (0.3 s without a cap). That machine is
 // a virtual one, whose disk is copied by the processors we run on; real disks cost less, so machines that ship with the program
-// carry their own.
-var DefaultCosts = Costs{Efficiency: 0.8, Prefill: 0.8, Layer: 40e-6, Read: 0.35, ReadPrompt: 0.4, Held: 0.75, Overlap: 0.65, Exposed: 0.15, Latency: 200e-6, Row: 0.4}
+// carry their own. Row, Ask and PromptAsk are those that meet the 54 cells of 2026-12-03-plan.md best.
+var DefaultCosts = Costs{Efficiency: 0.8, Prefill: 0.8, Layer: 40e-6, Read: 0.35, ReadPrompt: 0.4, Held: 0.75, Overlap: 0.65, Exposed: 0.15, Latency: 200e-6, Row: 0.22, Ask: 50e-6, PromptAsk: 200e-6}
 
 // Or completes c by d.
 func (c Costs) Or(d Costs) Costs {
-	for _, p := range []struct{ v, d *float64 }{{&c.Efficiency, &d.Efficiency}, {&c.Prefill, &d.Prefill}, {&c.Layer, &d.Layer}, {&c.Read, &d.Read}, {&c.ReadPrompt, &d.ReadPrompt}, {&c.Held, &d.Held}, {&c.Overlap, &d.Overlap}, {&c.Exposed, &d.Exposed}, {&c.Latency, &d.Latency}, {&c.Row, &d.Row}} {
+	for _, p := range []struct{ v, d *float64 }{{&c.Efficiency, &d.Efficiency}, {&c.Prefill, &d.Prefill}, {&c.Layer, &d.Layer}, {&c.Read, &d.Read}, {&c.ReadPrompt, &d.ReadPrompt}, {&c.Held, &d.Held}, {&c.Overlap, &d.Overlap}, {&c.Exposed, &d.Exposed}, {&c.Latency, &d.Latency}, {&c.Row, &d.Row}, {&c.Ask, &d.Ask}, {&c.PromptAsk, &d.PromptAsk}} {
 		if *p.v == 0 {
 			*p.v = *p.d
 		}

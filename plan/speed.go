@@ -96,6 +96,9 @@ func (p *Plan) decode(x placed, h hits) Terms {
 	read := miss * float64(s.Touches()) * s.MeanExpert()
 	t.Read = int64(read)
 	t.Work = own + read*m.readCost()
+	if miss > 0 {
+		t.Work += float64(s.ExpertLayers) * c.Ask
+	}
 	t.Disk = read / m.Disk
 	if s.ExpertLayers > 0 && miss > 0 {
 		one := s.MeanExpert()
@@ -160,8 +163,9 @@ func (p *Plan) prefill(x placed) float64 {
 	if s.ExpertLayers > 0 {
 		resident = float64(x.ram.Slots+x.vram) / float64(s.ExpertLayers)
 	}
-	read := max(0, distinct-resident) * float64(deep) * s.MeanExpert()
-	return rows / soft(work+read/1e9*c.ReadPrompt, read/m.Disk)
+	reads := max(0, distinct-resident) * float64(deep)
+	read := reads * s.MeanExpert()
+	return rows / soft(work+read/1e9*c.ReadPrompt+reads*c.PromptAsk, read/m.Disk)
 }
 
 // promptSkew is how unequal experts are in a prompt: popularity falls with the rank to this power, about what traces of

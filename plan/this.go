@@ -83,6 +83,7 @@ func (p *Profile) Machine(device string, ram int64, threads int) Machine {
 		missing = append(missing, "the model's disk")
 	}
 	m.Engine.Read, m.Engine.ReadPrompt, m.Engine.Held, m.Engine.Latency = guessRead, guessRead, guessRead, guessLatency
+	m.Engine.PromptAsk = guessLatency / 2 // several are read at once
 	if p.Engine != nil {
 		m.Engine = *p.Engine
 	}
