@@ -144,7 +144,7 @@ func Predictions(ctx context.Context, c PlanConfig) (*PlanReport, error) {
 					return nil, err
 				}
 				c.Progress(fmt.Sprintf("%s, budget %.2f GB, cap %.2f GB/s: decode %.2f, prefill %.0f tokens/s, hit rate %.3f, peak %.2f GB", filepath.Base(cell.Model), float64(cell.Budget)/1e9, cell.Cap/1e9,
-					m.Decode, m.Prefill, m.HitRate-m.Guessed, float64(m.Peak)/1e9))
+					m.Decode, m.Prefill, m.needed(), float64(m.Peak)/1e9))
 			}
 			r.Cell.Model = cell.Model
 			list = append(list, r)
@@ -243,7 +243,12 @@ func readPlanRecords(path string, tell func(string)) (map[string]PlanRecord, err
 
 // appendPlanRecord adds a line; what a crash leaves of one is at most the last.
 func appendPlanRecord(path string, r *PlanRecord) error {
-	b, err := json.Marshal(r)
+	kept := *r // without folders, which are nobody else's
+	kept.Cell.Model = filepath.Base(kept.Cell.Model)
+	if kept.Cell.Texts != "" {
+		kept.Cell.Texts = filepath.Base(kept.Cell.Texts)
+	}
+	b, err := json.Marshal(&kept)
 	if err != nil {
 		return err
 	}

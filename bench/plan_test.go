@@ -62,6 +62,9 @@ func TestPredictions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !strings.Contains(string(kept), `"model":"tiny-moe-Q4_K.gguf","texts":"heldout.jsonl"`) {
+		t.Errorf("results name folders: %.200s", kept)
+	}
 	if err := os.WriteFile(cfg.Results, kept[:len(kept)-20], 0o644); err != nil { // as a crash may leave its last line
 		t.Fatal(err)
 	}
@@ -92,6 +95,9 @@ func TestJoinParts(t *testing.T) {
 	}
 	if math.Abs(m.needed()-0.45) > 1e-9 {
 		t.Errorf("%g of the experts needed no read, want 0.45", m.needed())
+	}
+	if m := joinParts(parts[:2]); m.Peak != 67 {
+		t.Errorf("a peak of %d between 64 and 70, want 67", m.Peak)
 	}
 	if one := joinParts(parts[:1]); !reflect.DeepEqual(one, parts[0]) {
 		t.Errorf("one process: %+v", one)

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -142,6 +141,7 @@ func joinParts(parts []PlanMeasured) PlanMeasured {
 		return m
 	}
 	var hit, guessed, read, wait, busy, rounds float64
+	var peaks []float64
 	var at [2][]plan.Moment
 	m.Prefills, m.Decodes, m.Memory = nil, nil, nil
 	for i := range parts {
@@ -150,14 +150,12 @@ func joinParts(parts []PlanMeasured) PlanMeasured {
 		hit, guessed, read, wait, busy, rounds = hit+n*x.HitRate, guessed+n*x.Guessed, read+n*float64(x.Read), wait+n*x.WaitMS, busy+n*x.BusyMS, rounds+n
 		m.Prefills, m.Decodes, m.Memory = append(m.Prefills, x.Prefills...), append(m.Decodes, x.Decodes...), append(m.Memory, x.Memory...)
 		at[0], at[1] = append(at[0], x.AtPrefill), append(at[1], x.AtDecode)
-		m.Peaks = append(m.Peaks, x.Peak)
+		m.Peaks, peaks = append(m.Peaks, x.Peak), append(peaks, float64(x.Peak))
 	}
 	m.HitRate, m.Guessed, m.Read, m.WaitMS, m.BusyMS = hit/rounds, guessed/rounds, int64(read/rounds), wait/rounds, busy/rounds
 	m.Prefill, m.Decode = median(m.Prefills), median(m.Decodes)
 	m.AtPrefill, m.AtDecode = medianMoment(at[0]), medianMoment(at[1])
-	peaks := slices.Clone(m.Peaks)
-	slices.Sort(peaks)
-	m.Peak = peaks[len(peaks)/2]
+	m.Peak = int64(median(peaks))
 	return m
 }
 

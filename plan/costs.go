@@ -34,7 +34,8 @@ func FitCosts(s Shape, m Machine, t Trial) (Costs, error) {
 		return min(max(v, low), high)
 	}
 	c := DefaultCosts
-	m.Engine = Costs{Efficiency: 1, Prefill: 1, Layer: c.Layer, Read: c.Read, ReadPrompt: c.ReadPrompt, Held: c.Held, Overlap: c.Overlap, Exposed: c.Exposed, Latency: c.Latency, Ask: c.Ask, PromptAsk: c.PromptAsk}
+	// Row, Ask and PromptAsk are taken off what was measured instead.
+	m.Engine = Costs{Efficiency: 1, Prefill: 1, Layer: c.Layer, Read: c.Read, ReadPrompt: c.ReadPrompt, Held: c.Held, Overlap: c.Overlap, Exposed: c.Exposed, Latency: c.Latency}
 	full := s.Fixed
 	full.Slots = full.Experts
 	p := Plan{Machine: m, shape: s, curve: DefaultCurve(s.Arch)}
@@ -43,17 +44,17 @@ func FitCosts(s Shape, m Machine, t Trial) (Costs, error) {
 	c.Efficiency = hold(ideal/(1/t.Decode-layers), 0.1, 1.5)
 	rows := float64(min(s.Batch, promptTokens, s.Context))
 	ideal = rows/p.prefill(placed{ram: full}) - layers
-	c.Prefill = hold(ideal/(rows/t.Prefill-layers), 0.1, 1.5)
+	c.Prefill = hold(ideal/(rows/t.Prefill-layers-rows*s.RowOps/1e9*c.Row), 0.1, 1.5)
 	if t.Bytes > 0 {
 		work := 1/t.Starved - t.Wait
-		c.Read = hold((work-1/t.Decode)/(t.Bytes/1e9), 0.02, 3)
+		c.Read = hold((work-1/t.Decode-float64(s.ExpertLayers)*c.Ask)/(t.Bytes/1e9), 0.02, 3)
 		c.Held = 2 * c.Read // as where both were measured (DefaultCosts)
 		if work > 0 && t.Busy > 0 {
 			c.Overlap = hold((t.Busy-t.Wait)/work, 0.1, 0.95)
 		}
 	}
 	if t.Prompt > 0 && t.Read > 0 {
-		c.ReadPrompt = hold((rows/t.Prompt-t.Waited-rows/t.Prefill)/(t.Read/1e9), 0.02, 3)
+		c.ReadPrompt = hold((rows/t.Prompt-t.Waited-rows/t.Prefill-t.Read/s.MeanExpert()*c.PromptAsk)/(t.Read/1e9), 0.02, 3)
 	}
 	return c, nil
 }

@@ -58,7 +58,8 @@ func soft(a, b float64) float64 {
 //
 // A layer's arithmetic is its weights' bytes over what memory and kernels give. The experts that are not resident are read
 // as soon as the router has chosen, at the disk's burst rate; m of a layer's k are missing with the binomial's chance. The
-// reads hide under a share of the layer's arithmetic, their latency under nothing. Each byte read also slows the arithmetic beside it. In the long run a
+// reads hide under a share of the layer's arithmetic, their latency under nothing. Each byte read also slows the arithmetic beside it, and a layer that may
+// have to ask for experts takes longer than one that never does. In the long run a
 // token cannot be shorter than its bytes over the sustained rate.
 func (p *Plan) decode(x placed, h hits) Terms {
 	s, m := &p.shape, &p.Machine
@@ -138,7 +139,7 @@ func binomial(k, n int, p float64) float64 {
 const promptTokens = 512
 
 // prefill is tokens per second of a prompt of a batch: every layer takes each of its experts once, with as many rows as
-// chose it; those that are not resident are read meanwhile. Only the last token goes through the last layer's experts and
+// chose it; those that are not resident are read meanwhile, and cost arithmetic by the expert and by the byte. Only the last token goes through the last layer's experts and
 // the output matrix.
 func (p *Plan) prefill(x placed) float64 {
 	s, m := &p.shape, &p.Machine

@@ -86,6 +86,7 @@ func TestFitCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := cut12()
+	s.RowOps = 4e6
 	truth := Costs{Efficiency: 0.65, Prefill: 0.55, Read: 0.3, ReadPrompt: 0.2, Overlap: 0.5}.Or(DefaultCosts)
 	m.Engine = truth
 	full := s.Fixed
@@ -94,8 +95,9 @@ func TestFitCosts(t *testing.T) {
 	all := p.decode(placed{ram: full}, hits{all: 1})
 	few := p.decode(placed{ram: full}, hits{all: 0.7})
 	rows := float64(s.Batch)
-	got, err := FitCosts(s, m, Trial{Decode: 1 / all.Token, Prefill: p.prefill(placed{ram: full}), Starved: 1 / (all.Token + truth.Read*float64(few.Read)/1e9 + few.Wait), Bytes: float64(few.Read), Wait: few.Wait, Busy: few.Wait + truth.Overlap*(all.Token+truth.Read*float64(few.Read)/1e9),
-		Prompt: rows / (rows/p.prefill(placed{ram: full}) + 0.2*3), Read: 3e9})
+	work := all.Token + truth.Read*float64(few.Read)/1e9 + float64(s.ExpertLayers)*truth.Ask
+	got, err := FitCosts(s, m, Trial{Decode: 1 / all.Token, Prefill: p.prefill(placed{ram: full}), Starved: 1 / (work + few.Wait), Bytes: float64(few.Read), Wait: few.Wait, Busy: few.Wait + truth.Overlap*work,
+		Prompt: rows / (rows/p.prefill(placed{ram: full}) + 0.2*3 + 3e9/s.MeanExpert()*truth.PromptAsk), Read: 3e9})
 	if err != nil {
 		t.Fatal(err)
 	}
