@@ -145,6 +145,10 @@ func (e *encoder) multiply(p *product) {
 		e.multiplyVec(p, v, jobs, count)
 		return
 	}
+	if s, ok := e.tile(p); ok {
+		e.multiplyTiles(p, s, jobs, count)
+		return
+	}
 	cols := 1
 	if p.most > 1 {
 		cols = e.b.cols

@@ -24,8 +24,9 @@ type Options struct {
 	Fault *Fault
 	Log   *slog.Logger // nil: silent
 
-	staging int      // bytes of the upload ring, in tests; 0: defaultStaging
-	shape   vecShape // of matrix-vector products, in tests
+	staging int       // bytes of the upload ring, in tests; 0: defaultStaging
+	shape   vecShape  // of matrix-vector products, in tests
+	tile    tileShape // of products of many rows, in tests; rows below 0: not in tiles
 }
 
 // Kind says what sort of device it is.
@@ -90,6 +91,7 @@ type Stats struct {
 	Hits                                 int64 // of experts that the device kept
 	Replayed                             int64 // submissions that were not recorded anew
 	Routed                               int64 // layers whose experts the device chose
+	Tiled                                int64 // products of many rows that were computed in tiles
 }
 
 // TierStats are about the experts that the device keeps.
@@ -112,3 +114,6 @@ type TierStats struct {
 
 // vecShape is how shaders/matvec.comp cuts its work: threads of a workgroup, and how many rows each of them meets at a time.
 type vecShape struct{ threads, rows int }
+
+// tileShape is how shaders/tiles.comp cuts a product of many rows: rows of the matrix, by 32, and of activations, by 16.
+type tileShape struct{ rows, cols int }

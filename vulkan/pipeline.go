@@ -23,6 +23,7 @@ const (
 	shQuantise
 	shProduct
 	shMatvec
+	shTiles
 	shFloats
 	shTransposed
 	shNorm
@@ -51,6 +52,7 @@ var shaderTable = [shaders]struct {
 	f64, emu, dot bool
 }{
 	shDecode: {name: "decode"}, shQuantise: {name: "quantise"}, shProduct: {name: "product", dot: true}, shMatvec: {name: "matvec", dot: true},
+	shTiles:  {name: "tiles", dot: true},
 	shFloats: {name: "floats", emu: true}, shTransposed: {name: "transposed", emu: true}, shNorm: {name: "norm", f64: true},
 	shElementwise: {name: "elementwise"}, shRope: {name: "rope"}, shWeighted: {name: "weighted"}, shStore: {name: "store", f64: true},
 	shAttend: {name: "attend", emu: true}, shConv: {name: "conv", emu: true}, shGates: {name: "gates", f64: true},

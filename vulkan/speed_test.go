@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ var (
 	speedFlag  = flag.String("speed", "", "measure shaders on memory of this many bytes and write the figures to this `FILE`")
 	memoryFlag = flag.Int64("speed-memory", 3<<30, "bytes of weights that are gone through")
 	shapesFlag = flag.Bool("speed-shapes", false, "measure other shapes of workgroups too")
+	onlyFlag   = flag.String("speed-only", "", "measure only figures whose name, type and shape match this expression; the read bandwidth always")
 )
 
 // figure is one line of what TestSpeed measures.
@@ -42,6 +44,7 @@ type meter struct {
 	b    *Backend
 	mem  []region
 	read float64
+	only *regexp.Regexp // figures that are wanted; nil: all
 	out  []figure
 }
 
@@ -59,6 +62,9 @@ const warm = 400 * time.Millisecond
 
 // run times count commands of bytes each, best of five rounds, and notes the figure.
 func (m *meter) run(f figure, bytes uint64, ops float64, record func(i int)) {
+	if m.only != nil && m.read > 0 && !m.only.MatchString(f.What+" "+f.Type+" "+f.Shape) {
+		return
+	}
 	e := &m.b.enc
 	best := 0.0
 	start := time.Time{}
@@ -111,6 +117,9 @@ func TestSpeed(t *testing.T) {
 	b := open(t, Options{})
 	e := &b.enc
 	m := &meter{t: t, b: b}
+	if *onlyFlag != "" {
+		m.only = regexp.MustCompile(*onlyFlag)
+	}
 	noise := make([]byte, 16<<20)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range noise {
@@ -175,11 +184,27 @@ func TestSpeed(t *testing.T) {
 		}
 		b.opts.shape = vecShape{}
 	}
+	tiles := []tileShape{{-1, 0}, {}} // without tiles first
+	if *shapesFlag {
+		tiles = []tileShape{{-1, 0}, {32, 32}, {64, 32}, {32, 64}, {64, 64}, {128, 32}, {64, 16}, {32, 16}}
+	}
 	for _, typ := range types {
-		for _, rows := range []int{32, 512} {
-			m.mat(figure{What: fmt.Sprintf("4096 x 2048, %d rows", rows), Type: typ.String(), Count: 24}, typ, 2048, 4096, rows, 1)
+		for _, s := range tiles {
+			b.opts.tile = s
+			name := ""
+			switch {
+			case s.rows < 0:
+				name = "no tiles"
+			case s.rows > 0:
+				name = fmt.Sprintf("%dx%d", s.rows, s.cols)
+			}
+			for _, rows := range []int{32, 512} {
+				m.mat(figure{What: fmt.Sprintf("4096 x 2048, %d rows", rows), Type: typ.String(), Shape: name, Count: 24}, typ, 2048, 4096, rows, 1)
+			}
+			m.mat(figure{What: "128 experts, 32 rows each", Type: typ.String(), Shape: name, Count: 6}, typ, 2048, 768, 32, 128)
+			m.mat(figure{What: "128 experts, 32 rows, down", Type: typ.String(), Shape: name, Count: 6}, typ, 768, 2048, 32, 128)
 		}
-		m.mat(figure{What: "128 experts, 32 rows each", Type: typ.String(), Count: 6}, typ, 2048, 768, 32, 128)
+		b.opts.tile = tileShape{}
 	}
 	info := b.Info()
 	doc, err := json.MarshalIndent(map[string]any{"check": "shaders", "device": info.String(), "memory": *memoryFlag, "figures": m.out}, "", " ")
