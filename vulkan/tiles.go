@@ -27,7 +27,11 @@ func (e *encoder) tile(p *product) (s tileShape, ok bool) {
 		if e.b.dev.c.info.Kind == Software {
 			return s, false // compiling takes the time there
 		}
-		s = tileShape{32, 32}
+		// As measured: larger tiles unpack less, smaller ones leave room for several on a processor at once, and the rows of experts
+		// are few.
+		if s = (tileShape{32, 32}); len(p.jobs) == 1 && p.most >= 128 {
+			s = tileShape{64, 64}
+		}
 	}
 	f := &e.b.dev.c.f
 	return s, s.threads() <= int(f.max_invocations) && s.shared() <= int(f.max_shared)
