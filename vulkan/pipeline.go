@@ -41,6 +41,7 @@ const (
 	shProbe
 	shStream
 	shRoute
+	shShare
 	shKeys
 	shValues
 	shaders
@@ -58,7 +59,7 @@ var shaderTable = [shaders]struct {
 	shAttend: {name: "attend", emu: true}, shConv: {name: "conv", emu: true}, shGates: {name: "gates", f64: true},
 	shRecur: {name: "recur", emu: true}, shScores: {name: "scores", emu: true}, shBlocks: {name: "blocks", f64: true},
 	shEngram: {name: "engram", f64: true, emu: true}, shProbe: {name: "probe"}, shStream: {name: "stream"},
-	shRoute: {name: "route", f64: true}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true},
+	shRoute: {name: "route", f64: true}, shShare: {name: "share"}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true},
 }
 
 // pipeKey is a shader with its specialisation constants.

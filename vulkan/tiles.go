@@ -16,7 +16,7 @@ const tileLeast = 9
 // tile is the shape for a product of jobs with so many rows of activations at most; ok: it can be taken.
 func (e *encoder) tile(p *product) (s tileShape, ok bool) {
 	k, quantised := kernels.KindOf(p.typ)
-	if !quantised || k == kernels.ActF32 || p.most < tileLeast || p.pair || p.inline || p.at != 0 || !aligned(p.typ, p.jobs) {
+	if !quantised || k == kernels.ActF32 || p.most < tileLeast || p.pair || p.inline || !aligned(p.typ, p.jobs) {
 		return s, false
 	}
 	s = e.b.opts.tile
@@ -29,7 +29,7 @@ func (e *encoder) tile(p *product) (s tileShape, ok bool) {
 		}
 		// As measured: larger tiles unpack less, smaller ones leave room for several on a processor at once, and the rows of experts
 		// are few.
-		if s = (tileShape{32, 32}); len(p.jobs) == 1 && p.most >= 128 {
+		if s = (tileShape{32, 32}); p.at == 0 && len(p.jobs) == 1 && p.most >= 128 {
 			s = tileShape{64, 64}
 		}
 	}

@@ -12,7 +12,7 @@ layout(constant_id = 2) const uint FLAGS = 1; // router.Gating; 16: weights are 
 layout(constant_id = 3) const uint CUT = 0;   // groups, and how many of them count in the upper half; 0: none
 layout(push_constant) uniform Push {
 	uint64_t scores, table;          // rows of N; for each expert where gate, up and down lie
-	uint64_t jobs, weights, ids;     // rows of 3 lists of K; rows of K
+	uint64_t jobs, weights, ids;     // rows of 3 lists of K, 0: none; rows of K
 	uint64_t gate, up, down;         // biases of all experts, 0: none
 	uint64_t pick, each_;            // what is added for the choice, and what multiplies weights; 0: nothing
 	uint ff, out_;                   // elements of the biases of gate and up, and of down
@@ -176,6 +176,8 @@ void main() {
 		uint e = wrong ? 0 : chosen[k], at = row * K + k;
 		Words(p.ids).v[at] = wrong ? 0xffffffffu : e;
 		Floats(p.weights).v[at] = wrong ? 0 : by[k];
+		if (p.jobs == 0) // share.comp makes them
+			continue;
 		Job j;
 		j.rows = 0;
 		j.first = at;
