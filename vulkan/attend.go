@@ -286,6 +286,12 @@ func (e *encoder) attendAll(a *attention, vt compute.KVType, values, sinks uint6
 		scores := e.temp("attention scores", room, 64)
 		e.reserve(4, 1)
 		where := numbers(e, []uint32{uint32(first + r)})
+		if heads, ok := e.attendTiles(a, n); ok {
+			e.keyTiles(a, scores, r, n, blocks(), ld, where)
+			e.valueTiles(a, scores, vt, values, sinks, stride, heads, r, n, ld, where, q32)
+			r += n
+			continue
+		}
 		e.in(&a.q.track, &a.at.keys)
 		e.out(&scores.track)
 		e.begin(shKeys, [4]uint32{uint32(a.kv.shape.K), uint32(l.KeyDim)})

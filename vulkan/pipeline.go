@@ -44,6 +44,8 @@ const (
 	shShare
 	shKeys
 	shValues
+	shKeyTiles
+	shValueTiles
 	shaders
 )
 
@@ -60,6 +62,7 @@ var shaderTable = [shaders]struct {
 	shRecur: {name: "recur", emu: true}, shScores: {name: "scores", emu: true}, shBlocks: {name: "blocks", f64: true},
 	shEngram: {name: "engram", f64: true, emu: true}, shProbe: {name: "probe"}, shStream: {name: "stream"},
 	shRoute: {name: "route", f64: true}, shShare: {name: "share"}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true},
+	shKeyTiles: {name: "keytiles", emu: true}, shValueTiles: {name: "valuetiles", emu: true},
 }
 
 // pipeKey is a shader with its specialisation constants.

@@ -75,3 +75,61 @@ func TestTiles(t *testing.T) {
 		}
 	}
 }
+
+// TestTilesAttend does so with attention: types of caches, heads that share keys by four, by three and not at all, windows and sinks, rows
+// that are no whole tile, more positions than a workgroup has scores of at a time.
+func TestTilesAttend(t *testing.T) {
+	b := open(t, Options{tile: tileShape{32, 16}})
+	c, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	n := b.Numerics()
+	w := twin{t: t, same: func(string) bool { return n.Fused && n.Double }}
+	for i, k := range []struct {
+		typ               compute.KVType
+		heads, group, dim int
+		window            int
+		sinks             bool
+	}{
+		{compute.KVF16, 2, 4, 64, 0, false},
+		{compute.KVF16, 1, 8, 128, 100, true},
+		{compute.KVF32, 2, 3, 80, 0, true},
+		{compute.KVQ8_0, 2, 1, 160, 130, false},
+	} {
+		if testing.Short() && i > 1 {
+			break
+		}
+		tiled := b.Stats().Tiled
+		w.run(b, c, func(s *lane) {
+			const rows, later = 401, 45
+			wide := k.heads * k.group * k.dim
+			kv, err := s.b.NewKV(compute.KVShape{Layers: []compute.KVLayer{{Heads: k.heads, KeyDim: k.dim, ValDim: k.dim, Window: k.window}}, Context: rows + later, Slack: rows, K: k.typ, V: k.typ})
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec := compute.AttnSpec{Scale: 0.2}
+			if k.sinks {
+				spec.Sinks = s.vector(random(17, k.heads*k.group, 1))
+			}
+			for i := range rows {
+				spec.Pos = append(spec.Pos, int32(i))
+			}
+			step := func(name string, n int, seed uint64) {
+				d := s.empty(n, wide)
+				s.Attention(d, s.load(random(seed, n*wide, 1), wide), s.load(random(seed+1, n*k.heads*k.dim, 1), k.heads*k.dim), s.load(random(seed+2, n*k.heads*k.dim, 1), k.heads*k.dim), kv, spec)
+				s.keep(fmt.Sprintf("%s, %s", k.typ, name), d)
+			}
+			step("from the start", rows, 20)
+			spec.Pos = spec.Pos[:0]
+			for i := range later {
+				spec.Pos = append(spec.Pos, int32(rows+i))
+			}
+			step("later", later, 30)
+		})
+		if n := b.Stats().Tiled - tiled; n != 2 {
+			t.Errorf("%s: %d steps in tiles, want 2", k.typ, n)
+		}
+	}
+}
