@@ -186,7 +186,7 @@ func TestSpeed(t *testing.T) {
 	}
 	tiles := []tileShape{{-1, 0}, {}} // without tiles first
 	if *shapesFlag {
-		tiles = []tileShape{{-1, 0}, {32, 32}, {64, 32}, {32, 64}, {64, 64}, {128, 32}, {64, 16}, {32, 16}}
+		tiles = []tileShape{{-1, 0}, {32, 32}, {64, 32}, {32, 64}, {64, 64}, {32, 48}, {64, 48}}
 	}
 	for _, typ := range types {
 		for _, s := range tiles {
@@ -202,6 +202,7 @@ func TestSpeed(t *testing.T) {
 				m.mat(figure{What: fmt.Sprintf("4096 x 2048, %d rows", rows), Type: typ.String(), Shape: name, Count: 24}, typ, 2048, 4096, rows, 1)
 			}
 			m.mat(figure{What: "128 experts, 32 rows each", Type: typ.String(), Shape: name, Count: 6}, typ, 2048, 768, 32, 128)
+			m.mat(figure{What: "128 experts, 40 rows each", Type: typ.String(), Shape: name, Count: 6}, typ, 2048, 768, 40, 128)
 			m.mat(figure{What: "128 experts, 32 rows, down", Type: typ.String(), Shape: name, Count: 6}, typ, 768, 2048, 32, 128)
 		}
 		b.opts.tile = tileShape{}

@@ -32,9 +32,9 @@ func (e *encoder) tile(p *product) (s tileShape, ok bool) {
 		return s, false
 	}
 	if s = e.b.opts.tile; s.rows == 0 {
-		// As measured: larger tiles unpack less, smaller ones leave room for several on a processor at once, and the rows of experts
-		// are few.
-		if s = (tileShape{32, 32}); p.at == 0 && len(p.jobs) == 1 && p.most >= 128 {
+		// As measured: larger tiles unpack less, smaller ones leave room for several on a processor at once and are enough for many
+		// processors where the matrix is small; and the rows of experts are few.
+		if s = (tileShape{32, 32}); p.at == 0 && len(p.jobs) == 1 && groups(p.out, 64)*groups(p.most, 64) >= 192 {
 			s = tileShape{64, 64}
 		}
 	}
