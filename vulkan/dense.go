@@ -320,8 +320,13 @@ func (e *encoder) DecodeRows(dst compute.Tensor, typ gguf.Type, rows [][]byte) {
 	e.decodeGrid(typ, w, len(rows))
 }
 
-// normSpan is the longest run that shaders/norm.comp has in sight at a time.
-const normSpan = 2048
+// normShape is how many elements of a run shaders/norm.comp has in sight at a time, and the threads of a workgroup.
+func (e *encoder) normShape(dim int) (span, threads int) {
+	if dim <= 512 || e.b.dev.c.f.max_shared < 28<<10 {
+		return 512, 128
+	}
+	return 2048, 256
+}
 
 // normed is what a norm is about.
 type normed struct {
@@ -331,11 +336,13 @@ type normed struct {
 	step, first, wide int // from run to run in a row; of w
 	eps, over         float32
 	gate              uint32
+	sum               *summed // of which x consists first; nil: x is there
 }
 
 func (e *encoder) norm(n normed) {
 	q32, q256 := uint64(0), uint64(0)
-	if n.heads == 1 && n.dim == n.dst.cols && n.dim <= normSpan && n.dim%256 == 0 {
+	span, threads := e.normShape(n.dim)
+	if n.heads == 1 && n.dim == n.dst.cols && n.dim <= span && n.dim%256 == 0 {
 		q32, q256 = e.wanted(n.dst, kernels.Act32), e.wanted(n.dst, kernels.Act256)
 	}
 	w := uint64(0)
@@ -343,10 +350,23 @@ func (e *encoder) norm(n normed) {
 		w = e.vector(n.w, max(n.dim, n.wide*n.heads))
 	}
 	e.in(&n.x.track)
-	z := uint64(0)
+	z, weights, flags, k := uint64(0), uint64(0), uint32(0), 1
 	if n.z != nil {
 		e.in(&n.z.track)
 		z = n.z.addr()
+	}
+	if s := n.sum; s != nil {
+		z, flags = s.y.addr(), 1
+		if s.weights != nil {
+			flags, weights, k = 2, s.weights.addr(), s.k
+			e.in(&s.weights.track)
+		}
+		e.in(&s.y.track)
+		e.out(&s.x.track)
+		s.x.touch()
+	}
+	if (n.dim|n.x.cols|n.step|n.first|n.wide)&3 == 0 && (n.dst.addr()|n.x.addr()|w|z)&15 == 0 && n.dim <= span && n.gate == 0 {
+		flags |= 4
 	}
 	e.out(&n.dst.track)
 	if q32 > 0 {
@@ -356,13 +376,13 @@ func (e *encoder) norm(n normed) {
 		e.out(&n.dst.acts[kernels.Act256].track)
 	}
 	n.dst.touch()
-	e.begin(shNorm, [4]uint32{})
+	e.begin(shNorm, [4]uint32{flags, uint32(span), uint32(threads), uint32(k)})
 	e.u64(n.dst.addr(), n.x.addr(), w, z)
 	e.u32(uint32(n.dim), uint32(n.heads), uint32(n.x.rows), uint32(n.x.cols), uint32(n.step), uint32(n.first), uint32(n.wide))
 	e.f32(n.eps)
 	e.f32(n.over)
 	e.u32(n.gate)
-	e.u64(q32, q256)
+	e.u64(q32, q256, weights)
 	x, y := across(n.x.rows * n.heads)
 	e.dispatch(x, y, 1)
 	if q32 > 0 {
@@ -375,10 +395,9 @@ func (e *encoder) norm(n normed) {
 
 // RMSNorm implements compute.Encoder.
 func (e *encoder) RMSNorm(dst, x compute.Tensor, w compute.Weight, eps float32) {
-	e.drain()
 	d, t := own(dst), own(x)
 	sameShape("RMSNorm", d, t)
-	e.norm(normed{dst: d, x: t, w: w, dim: t.cols, heads: 1, eps: eps, over: float32(t.cols)})
+	e.norm(normed{dst: d, x: t, w: w, dim: t.cols, heads: 1, eps: eps, over: float32(t.cols), sum: e.before(d, t)})
 }
 
 // HeadNorm implements compute.Encoder.
@@ -498,17 +517,20 @@ func (e *encoder) Activate(dst, a, b compute.Tensor, act compute.Act) {
 }
 
 // Add implements compute.Encoder.
-func (e *encoder) Add(x, y compute.Tensor) { e.two("Add", ewAdd, x, y) }
-
-// Mul implements compute.Encoder.
-func (e *encoder) Mul(x, y compute.Tensor) { e.two("Mul", ewMul, x, y) }
-
-func (e *encoder) two(name string, op uint32, x, y compute.Tensor) {
+func (e *encoder) Add(x, y compute.Tensor) {
 	e.drain()
 	d, t := own(x), own(y)
-	sameShape(name, d, t)
+	sameShape("Add", d, t)
+	e.later(summed{x: d, y: t})
+}
+
+// Mul implements compute.Encoder.
+func (e *encoder) Mul(x, y compute.Tensor) {
+	e.drain()
+	d, t := own(x), own(y)
+	sameShape("Mul", d, t)
 	e.in(&t.track)
-	e.change(d, each{op: op, x: t.addr()})
+	e.change(d, each{op: ewMul, x: t.addr()})
 }
 
 // change is an operation on all elements of d in place.
@@ -610,10 +632,15 @@ func (e *encoder) WeightedSum(x, parts compute.Tensor, index []int32, weights []
 	e.reserve(8*len(index), 2)
 	at, by := numbers(e, index), numbers(e, weights)
 	e.in(&p.track)
+	e.weigh(t, p, at, by, k)
+}
+
+// weigh adds to each row of t k rows of parts, by weights; index 0: they lie in the order of these. Who calls has said what is read.
+func (e *encoder) weigh(t, parts *tensor, index, weights uint64, k int) {
 	e.out(&t.track)
 	t.touch()
 	e.begin(shWeighted, [4]uint32{})
-	e.u64(t.addr(), p.addr(), at, by)
+	e.u64(t.addr(), parts.addr(), index, weights)
 	e.u32(uint32(t.cols), uint32(k), uint32(t.rows))
 	y, z := across(t.rows)
 	e.dispatch(groups(t.cols, 64), y, z)
