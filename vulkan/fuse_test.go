@@ -10,6 +10,7 @@ import (
 	"terrace/compute/computetest"
 	"terrace/compute/cpu"
 	"terrace/gguf"
+	"terrace/router"
 )
 
 // fusing is a twin whose operations wait for each other, and what these cost on the device.
@@ -157,4 +158,94 @@ func TestFusedNorm(t *testing.T) {
 		s.RMSNorm(h, x, nil, 1e-6)
 		s.keep("fewer rows", h)
 	})
+}
+
+// routedLayer is a small layer with experts that a device chooses, and the host where there is none.
+type routedLayer struct {
+	l       compute.ExpertLayer
+	rule    *router.Rule
+	experts []compute.Expert
+}
+
+func newRouted(t *testing.T, b *Backend, key uint64, in, ff, out int) *routedLayer {
+	r := &routedLayer{rule: &router.Rule{Experts: 9, K: 3, Gating: router.Softmax, Normalize: true}}
+	shape := func(in, out int) compute.Matrix { return compute.Matrix{Type: gguf.Q8_0, In: in, Out: out} }
+	r.l.N, r.l.Key, r.l.Gate, r.l.Up, r.l.Down = r.rule.Experts, key, shape(in, ff), shape(in, ff), shape(ff, out)
+	for i := range r.rule.Experts {
+		x := compute.Expert{Key: key + uint64(i)}
+		x.Gate, _ = computetest.Matrix(t, key+uint64(3*i), gguf.Q8_0, in, ff)
+		x.Up, _ = computetest.Matrix(t, key+uint64(3*i+1), gguf.Q8_0, in, ff)
+		x.Down, _ = computetest.Matrix(t, key+uint64(3*i+2), gguf.Q8_0, ff, out)
+		if err := b.Put(&x); err != nil {
+			t.Fatal(err)
+		}
+		r.experts = append(r.experts, x)
+	}
+	if !b.HoldLayer(key, r.l.N) {
+		t.Fatal("the layer is not kept")
+	}
+	return r
+}
+
+// run adds the layer's part to sum.
+func (r *routedLayer) run(s *lane, sum, scores, x compute.Tensor) {
+	n := x.Rows() * r.rule.K
+	ids := make([]int32, n)
+	if c, ok := s.Encoder.(*encoder); ok {
+		c.RoutedFFN(sum, scores, x, r.rule, &r.l, 0.7, ids)
+		return
+	}
+	host := make([]float32, scores.Rows()*scores.Cols())
+	s.Read(host, scores)
+	if err := s.Submit(); err != nil {
+		s.t.Fatal(err)
+	}
+	weights, index, parts := make([]float32, n), make([]int32, n), s.empty(n, sum.Cols())
+	for i := range x.Rows() {
+		a, b := i*r.rule.K, (i+1)*r.rule.K
+		if err := r.rule.TopK(host[i*r.rule.Experts:(i+1)*r.rule.Experts], ids[a:b], weights[a:b], &router.Scratch{}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	for j, id := range ids {
+		s.ExpertFFN(parts, j, &r.experts[id], x, []int32{int32(j / r.rule.K)})
+		index[j], weights[j] = int32(j), float32(weights[j]*0.7)
+	}
+	s.WeightedSum(sum, parts, index, weights, r.rule.K)
+}
+
+// TestFusedExperts adds what experts make and norms the sum.
+func TestFusedExperts(t *testing.T) {
+	f := newFusing(t, Options{Memory: 1 << 30})
+	f.b.SetTier(64 << 20)
+	const in, ff = 256, 128
+	for at, out := range []int{320, 1003, 2048, 2560} {
+		r := newRouted(t, f.b, uint64(at+1)<<32, in, ff, out)
+		for _, rows := range []int{1, 5} {
+			name := fmt.Sprintf("%d x %d", rows, out)
+			f.run(f.b, f.c, func(s *lane) {
+				x, scores := s.load(random(70, rows*in, 1), in), s.load(random(71, rows*9, 2), 9)
+				sum, h := s.load(random(72, rows*out, 1), out), s.empty(rows, out)
+				w := s.vector(random(73, out, 1))
+				for step := range 2 {
+					r.run(s, sum, scores, x)
+					dispatches, barriers := f.count(s, func() { r.run(s, sum, scores, x) })
+					f.cost(s, "experts and a norm, "+name, dispatches, barriers, func() { // which is free
+						r.run(s, sum, scores, x)
+						s.RMSNorm(h, sum, w, 1e-6)
+					})
+					s.keep(fmt.Sprint("sum ", step, name), sum)
+					s.keep(fmt.Sprint("norm ", step, name), h)
+				}
+				r.run(s, sum, scores, x)
+				s.Scale(sum, 0.5)
+				s.RMSNorm(h, sum, w, 1e-6)
+				s.keep("with another between "+name, h)
+				r.run(s, sum, scores, x)
+				r.run(s, sum, scores, x)
+				s.keep("twice "+name, sum)
+			})
+		}
+		f.b.ReleaseLayer(r.l.Key)
+	}
 }

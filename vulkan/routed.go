@@ -106,17 +106,13 @@ func (e *encoder) RoutedFFN(sum, scores, x compute.Tensor, r *router.Rule, l *co
 	}
 	p = product{count: n, at: list(2)}
 	e.routed(&p, parts, g, &l.Down, jobs)
-	e.in(&parts.track, &weights.track)
-	e.out(&to.track)
-	to.touch()
-	e.begin(shWeighted, [4]uint32{})
-	e.u64(to.addr(), parts.addr(), 0, weights.addr())
-	e.u32(uint32(to.cols), uint32(r.K), uint32(rows))
-	e.dispatch(groups(to.cols, 64), rows, 1)
+	e.later(summed{x: to, y: parts, weights: weights, k: r.K})
 	e.stats.Hits += int64(n)
 	e.stats.Routed++
-	if len(e.list) > flushWords { // the device begins while the rest is recorded
-		e.Flush()
+	if len(e.list) > flushWords { // the device begins while the rest is recorded; the sum may wait all the same
+		if err := e.send(); err != nil {
+			e.fail(err)
+		}
 	}
 }
 
