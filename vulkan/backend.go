@@ -481,12 +481,18 @@ func ownWeight(w compute.Weight) *weight {
 	return x
 }
 
-// vector is the address of the elements of a vector weight of n elements, which the next command reads.
-func (e *encoder) vector(w compute.Weight, n int) uint64 {
+// ownVector is a vector weight of n elements.
+func ownVector(w compute.Weight, n int) *weight {
 	x := ownWeight(w)
 	if x.m.Out != 1 || x.m.In != n {
 		panic(fmt.Sprintf("vulkan: a vector of %d x %d for %d elements", w.Out(), w.In(), n))
 	}
+	return x
+}
+
+// vector is the address of the elements of a vector weight of n elements, which the next command reads.
+func (e *encoder) vector(w compute.Weight, n int) uint64 {
+	x := ownVector(w, n)
 	e.in(&x.track)
 	return x.vec.addr()
 }

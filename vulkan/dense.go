@@ -402,10 +402,15 @@ func (e *encoder) RMSNorm(dst, x compute.Tensor, w compute.Weight, eps float32) 
 
 // HeadNorm implements compute.Encoder.
 func (e *encoder) HeadNorm(x compute.Tensor, w compute.Weight, dim int, eps float32) {
-	e.drain()
 	t := own(x)
 	wholeHeads("HeadNorm", t, dim)
-	e.norm(normed{dst: t, x: t, w: w, dim: dim, heads: t.cols / dim, step: dim, eps: eps, over: float32(dim)})
+	h := turn{x: t, normed: true, dim: dim, eps: eps}
+	if w != nil {
+		h.w = ownVector(w, dim)
+	}
+	if !e.hold(h) {
+		e.turn(&h)
+	}
 }
 
 // GatedNorm implements compute.Encoder.
@@ -469,28 +474,31 @@ func (e *encoder) each(o each) {
 
 // RoPE implements compute.Encoder.
 func (e *encoder) RoPE(x compute.Tensor, dim, first, n int, pairs compute.Pairing, cos, sin []float32) {
-	e.drain()
 	t := own(x)
 	wholeHeads("RoPE", t, dim)
 	if n < 2 || n%2 != 0 || first < 0 || first+n > dim || len(cos) != t.rows*n/2 || len(sin) != len(cos) {
 		panic(fmt.Sprintf("vulkan: RoPE of elements %d to %d of %d with %d cosines and %d sines for %d rows", first, first+n, dim, len(cos), len(sin), t.rows))
 	}
-	e.turn(t, dim, first, n, pairs, cos, sin)
+	r := turn{x: t, turned: true, dim: dim, first: first, n: n, pairs: pairs}
+	if !e.rotate(r, cos, sin) {
+		r.cos, r.sin = numbers(e, cos), numbers(e, sin)
+		e.rotation(&r)
+	}
 }
 
-func (e *encoder) turn(t *tensor, dim, first, n int, pairs compute.Pairing, cos, sin []float32) {
-	e.reserve(8*len(cos), 2)
-	c, s := numbers(e, cos), numbers(e, sin)
-	e.out(&t.track)
-	t.touch()
+// rotation records the rotation of t alone.
+func (e *encoder) rotation(t *turn) {
+	e.out(&t.x.track)
+	t.x.touch()
 	norm := uint32(0)
-	if pairs == compute.Norm {
+	if t.pairs == compute.Norm {
 		norm = 1
 	}
-	count := t.rows * (t.cols / dim) * (n / 2)
+	heads, half := t.x.cols/t.dim, t.n/2
+	count := t.x.rows * heads * half
 	e.begin(shRope, [4]uint32{})
-	e.u64(t.addr(), c, s)
-	e.u32(uint32(count), uint32(t.cols/dim), uint32(dim), uint32(first), uint32(n/2), norm)
+	e.u64(t.x.addr(), t.cos, t.sin)
+	e.u32(uint32(count), uint32(heads), uint32(t.dim), uint32(t.first), uint32(half), norm)
 	gx, gy := across(groups(count, 64))
 	e.dispatch(gx, gy, 1)
 }

@@ -4,6 +4,8 @@ package vulkan
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 
 	"terrace/compute"
@@ -160,6 +162,138 @@ func TestFusedNorm(t *testing.T) {
 	})
 }
 
+// tables is cosines and sines of so many rows.
+func tables(seed uint64, n int) (cos, sin []float32) {
+	a := random(seed, n, 3)
+	for _, v := range a {
+		u, w := math.Sincos(float64(v))
+		cos, sin = append(cos, float32(w)), append(sin, float32(u))
+	}
+	return cos, sin
+}
+
+// TestFusedHeads norms, rotates and appends heads: one dispatch with the CPU's bits, by its results and by what attention sees later.
+func TestFusedHeads(t *testing.T) {
+	f := newFusing(t, Options{})
+	for at, c := range []struct {
+		dim, first, n int
+		pairs         compute.Pairing
+		kt, vt        compute.KVType
+		normed, plain bool
+	}{
+		{dim: 128, n: 128, kt: compute.KVF16, vt: compute.KVF16, normed: true},
+		{dim: 64, first: 8, n: 40, pairs: compute.Norm, kt: compute.KVF32, vt: compute.KVF16, normed: true, plain: true},
+		{dim: 96, n: 64, kt: compute.KVQ8_0, vt: compute.KVQ4_0, normed: true},
+		{dim: 80, n: 16, pairs: compute.Norm, kt: compute.KVF16, vt: compute.KVF32},
+		{dim: 256, first: 32, n: 224, kt: compute.KVQ4_0, vt: compute.KVQ8_0},
+	} {
+		const heads, kheads, context = 6, 2, 200
+		vdim := c.dim / 32 * 32
+		for _, rows := range []int{1, 5, 20} {
+			name := fmt.Sprintf(" of %d, case %d, %d rows", c.dim, at, rows)
+			f.run(f.b, f.c, func(s *lane) {
+				kv, err := s.b.NewKV(compute.KVShape{Layers: []compute.KVLayer{{Heads: kheads, KeyDim: c.dim, ValDim: vdim}}, Context: context, K: c.kt, V: c.vt})
+				if err != nil {
+					t.Fatal(err)
+				}
+				qw, kw := s.vector(random(40, c.dim, 1)), s.vector(random(41, c.dim, 1))
+				if c.plain {
+					kw = nil
+				}
+				pos := make([]int32, rows)
+				for step := range 3 {
+					seed := uint64(100*at + 10*step)
+					q, k := s.load(random(seed, rows*heads*c.dim, 2), heads*c.dim), s.load(random(seed+1, rows*kheads*c.dim, 2), kheads*c.dim)
+					v, d := s.load(random(seed+2, rows*kheads*vdim, 2), kheads*vdim), s.empty(rows, heads*vdim)
+					cos, sin := tables(seed+3, rows*c.n/2)
+					cos[0], sin[0] = 0, float32(math.Copysign(0, -1))
+					for i := range pos {
+						pos[i] = int32(step*rows + i)
+					}
+					norm := func(x compute.Tensor, w compute.Weight) {
+						if c.normed {
+							s.HeadNorm(x, w, c.dim, 1e-6)
+						}
+					}
+					spec := compute.AttnSpec{Pos: pos, Scale: 0.1}
+					what, dispatches, barriers := "heads"+name, int64(3), int64(2)
+					between := func() {}
+					switch {
+					case rows > fuseRows: // norms, rotations, stores, attention
+						dispatches, barriers = 6, 3
+						if c.normed {
+							dispatches, barriers = 8, 5
+						}
+					case step == 1: // keys by another table
+						what, dispatches = "two tables"+name, 4
+						other := slices.Clone(cos)
+						other[0] = float32(math.Copysign(0, -1))
+						between = func() { cos = other }
+					case step == 2: // what comes between
+						what, dispatches, barriers = "with another between"+name, 5, 3
+						between = func() { s.Scale(v, 0.7) }
+					}
+					f.cost(s, what, dispatches, barriers, func() {
+						norm(q, qw)
+						s.RoPE(q, c.dim, c.first, c.n, c.pairs, cos, sin)
+						between()
+						norm(k, kw)
+						s.RoPE(k, c.dim, c.first, c.n, c.pairs, cos, sin)
+						clear(sin) // the tables are the caller's again
+						s.Attention(d, q, k, v, kv, spec)
+					})
+					s.keep(fmt.Sprint("queries ", step, name), q)
+					s.keep(fmt.Sprint("keys ", step, name), k)
+					s.keep(fmt.Sprint("attention ", step, name), d)
+				}
+			})
+		}
+	}
+	// Sequences that break off.
+	f.run(f.b, f.c, func(s *lane) {
+		const dim, rows = 64, 4
+		cos, sin := tables(60, rows*dim/2)
+		x, y := s.load(random(61, rows*2*dim, 2), 2*dim), s.load(random(62, rows*dim, 2), dim)
+		w := s.vector(random(63, dim, 1))
+		turn := func(x compute.Tensor) { s.RoPE(x, dim, 0, dim, compute.Neox, cos, sin) }
+		f.cost(s, "two norms", 2, 0, func() {
+			s.HeadNorm(x, w, dim, 1e-6)
+			s.HeadNorm(y, w, dim, 1e-6)
+		})
+		f.cost(s, "a norm of half the heads and a rotation", 2, 1, func() {
+			s.HeadNorm(x, w, dim, 1e-6)
+			s.RoPE(x, 2*dim, 0, dim, compute.Neox, cos, sin)
+		})
+		f.cost(s, "two rotations", 1, 0, func() {
+			turn(x)
+			turn(y)
+		})
+		f.cost(s, "two rotations of one", 2, 1, func() {
+			turn(x)
+			turn(x)
+		})
+		f.cost(s, "two of another accuracy", 2, 0, func() {
+			s.HeadNorm(x, w, dim, 1e-6)
+			turn(x)
+			s.HeadNorm(y, w, dim, 1e-5)
+			turn(y)
+		})
+		v := s.b.NewView()
+		v.Set(x, 1, 2)
+		s.HeadNorm(v, nil, dim, 1e-6)
+		v.Set(x, 0, 2)
+		s.RoPE(v, dim, 0, dim, compute.Neox, cos[:dim], sin[:dim])
+		s.HeadNorm(x, w, dim, 1e-6)
+		turn(x)
+		v.Set(x, 2, 2)
+		s.HeadNorm(v, nil, dim, 1e-6) // of rows that wait to be turned
+		s.RoPE(v, dim, 0, dim, compute.Neox, cos[:dim], sin[:dim])
+		s.keep("rows", x)
+		turn(y)
+		s.keep("others", y)
+	})
+}
+
 // routedLayer is a small layer with experts that a device chooses, and the host where there is none.
 type routedLayer struct {
 	l       compute.ExpertLayer
@@ -248,4 +382,115 @@ func TestFusedExperts(t *testing.T) {
 		}
 		f.b.ReleaseLayer(r.l.Key)
 	}
+}
+
+// stack is a model's layers, each of them the same one, in the order in which package model has its operations.
+type stack struct {
+	*routedLayer
+	layers                      int
+	normA, normF, normQ, normK  compute.Weight
+	q, k, v, o, gate            compute.Weight
+	x, h, tq, tk, tv, att, proj compute.Tensor
+	scores                      compute.Tensor
+	kv                          compute.KV
+}
+
+const stackWidth, stackHeads, stackKV, stackDim = 256, 4, 2, 64
+
+func newStack(s *lane, r *routedLayer, layers int) *stack {
+	w := &stack{routedLayer: r, layers: layers}
+	dense := func(seed uint64, in, out int) compute.Weight {
+		m, _ := computetest.Matrix(s.t, seed, gguf.Q8_0, in, out)
+		return s.weight(m)
+	}
+	w.normA, w.normF = s.vector(random(80, stackWidth, 1)), s.vector(random(81, stackWidth, 1))
+	w.normQ, w.normK = s.vector(random(82, stackDim, 1)), s.vector(random(83, stackDim, 1))
+	w.q, w.k, w.v = dense(84, stackWidth, stackHeads*stackDim), dense(85, stackWidth, stackKV*stackDim), dense(86, stackWidth, stackKV*stackDim)
+	w.o, w.gate = dense(87, stackHeads*stackDim, stackWidth), s.weight(matrix(random(88, stackWidth*r.rule.Experts, 0.1), stackWidth))
+	w.x, w.h, w.proj, w.scores = s.empty(1, stackWidth), s.empty(1, stackWidth), s.empty(1, stackWidth), s.empty(1, r.rule.Experts)
+	w.tq, w.tk, w.tv, w.att = s.empty(1, stackHeads*stackDim), s.empty(1, stackKV*stackDim), s.empty(1, stackKV*stackDim), s.empty(1, stackHeads*stackDim)
+	shape := compute.KVShape{Context: 100, K: compute.KVF16, V: compute.KVF16}
+	for range layers {
+		shape.Layers = append(shape.Layers, compute.KVLayer{Heads: stackKV, KeyDim: stackDim, ValDim: stackDim})
+	}
+	var err error
+	if w.kv, err = s.b.NewKV(shape); err != nil {
+		s.t.Fatal(err)
+	}
+	return w
+}
+
+// token takes a token at a position through the layers and answers its last norm.
+func (w *stack) token(s *lane, embd compute.Weight, id, at int32) []float32 {
+	cos, sin := tables(uint64(90+at), stackDim/2)
+	s.Embed(w.x, embd, []int32{id})
+	for l := range w.layers {
+		s.RMSNorm(w.h, w.x, w.normA, 1e-6)
+		s.MatMul(w.tk, w.k, w.h)
+		s.MatMul(w.tv, w.v, w.h)
+		s.MatMul(w.tq, w.q, w.h)
+		s.HeadNorm(w.tq, w.normQ, stackDim, 1e-6)
+		s.RoPE(w.tq, stackDim, 0, stackDim, compute.Neox, cos, sin)
+		s.HeadNorm(w.tk, w.normK, stackDim, 1e-6)
+		s.RoPE(w.tk, stackDim, 0, stackDim, compute.Neox, cos, sin)
+		s.Attention(w.att, w.tq, w.tk, w.tv, w.kv, compute.AttnSpec{Layer: l, Pos: []int32{at}, Scale: 0.125})
+		s.MatMul(w.proj, w.o, w.att)
+		s.Add(w.x, w.proj)
+		s.RMSNorm(w.h, w.x, w.normF, 1e-6)
+		s.MatMul(w.scores, w.gate, w.h)
+		w.run(s, w.x, w.scores, w.h)
+	}
+	s.RMSNorm(w.h, w.x, w.normA, 1e-6)
+	out := make([]float32, stackWidth)
+	s.Read(out, w.h)
+	if err := s.Submit(); err != nil {
+		s.t.Fatal(err)
+	}
+	return out
+}
+
+// TestFusedStack takes tokens through layers as a model does: the CPU's bits, so many dispatches and barriers a layer, and commands
+// that are the same from token to token.
+func TestFusedStack(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		t.Run(map[bool]string{false: "fused", true: "apart"}[apart], func(t *testing.T) { fusedStack(t, apart) })
+	}
+}
+
+func fusedStack(t *testing.T, apart bool) {
+	f := newFusing(t, Options{Memory: 1 << 30, apart: apart})
+	f.b.SetTier(16 << 20)
+	r := newRouted(t, f.b, 1<<32, stackWidth, 64, stackWidth)
+	defer f.b.ReleaseLayer(r.l.Key)
+	const layers, tokens = 40, 5 // more layers than are sent at once
+	f.run(f.b, f.c, func(s *lane) {
+		w := newStack(s, r, layers)
+		embd := s.weight(matrix(random(95, 11*stackWidth, 1), stackWidth))
+		var all []float32
+		for at := range int32(tokens) {
+			if err := s.Submit(); err != nil {
+				t.Fatal(err)
+			}
+			before := f.b.Stats()
+			all = append(all, w.token(s, embd, 7*at%11, at)...)
+			n := f.b.Stats()
+			if s.b != compute.Backend(f.b) || at < 2 {
+				continue
+			}
+			// Queries, keys and values; their heads; two of attention; its product; the residual with the norm; the router; the choice; two of
+			// experts; their sum with the norm. Before the layers there is a token, and the first norm is alone.
+			dispatches, barriers := n.Dispatches-before.Dispatches, n.Barriers-before.Barriers+n.Submits-before.Submits
+			t.Logf("token %d: %d dispatches, %d barriers or submissions, %d submissions, %d of them replayed", at, dispatches, barriers, n.Submits-before.Submits, n.Replayed-before.Replayed)
+			if apart {
+				continue
+			}
+			if dispatches != 13*layers+2 || barriers > 11*layers+4 {
+				t.Errorf("token %d: %d dispatches, %d barriers and submissions in %d layers, want 13 and 11 a layer", at, dispatches, barriers, layers)
+			}
+			if n.Submits-before.Submits < 2 || n.Replayed == before.Replayed {
+				t.Errorf("token %d: %d submissions, %d of them replayed", at, n.Submits-before.Submits, n.Replayed-before.Replayed)
+			}
+		}
+		s.out["tokens"] = all
+	})
 }

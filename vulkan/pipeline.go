@@ -42,6 +42,7 @@ const (
 	shRoute
 	shKeys
 	shValues
+	shHeads
 	shaders
 )
 
@@ -56,7 +57,7 @@ var shaderTable = [shaders]struct {
 	shAttend: {name: "attend", emu: true}, shConv: {name: "conv", emu: true}, shGates: {name: "gates", f64: true},
 	shRecur: {name: "recur", emu: true}, shScores: {name: "scores", emu: true}, shBlocks: {name: "blocks", f64: true},
 	shEngram: {name: "engram", f64: true, emu: true}, shProbe: {name: "probe"}, shStream: {name: "stream"},
-	shRoute: {name: "route", f64: true}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true},
+	shRoute: {name: "route", f64: true}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true}, shHeads: {name: "heads", f64: true},
 }
 
 // pipeKey is a shader with its specialisation constants.
