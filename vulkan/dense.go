@@ -153,7 +153,9 @@ func (e *encoder) multiply(p *product) {
 	s, rows := shProduct, 8
 	switch k {
 	case kernels.ActF32:
-		s, rows = shFloats, 4
+		if s, rows = shFloats, 4; e.single(p) {
+			s, rows = shSingle, 1
+		}
 	case kernels.Act256:
 		rows = 16
 	}
@@ -162,12 +164,27 @@ func (e *encoder) multiply(p *product) {
 		pair = 1
 	}
 	typ := uint32(p.typ)
-	if s == shFloats && p.typ == gguf.BF16 {
+	if k == kernels.ActF32 && p.typ == gguf.BF16 {
 		typ = 2
 	}
 	e.begin(s, [4]uint32{typ, uint32(cols), pair})
 	e.products(p, jobs)
 	e.dispatch(groups(p.out, rows), groups(p.most, cols), count)
+}
+
+// singleRows bounds the rows of a matrix for which shaders/single.comp takes a workgroup each.
+const singleRows = 1024
+
+// single tells whether p, of float weights, is for shaders/single.comp, which loads four elements at a time.
+func (e *encoder) single(p *product) bool {
+	if p.most > 1 || p.pair || len(p.jobs) == 0 || p.out*len(p.jobs) > singleRows || p.in%4 != 0 || e.b.dev.c.f.max_shared < 20<<10 {
+		return false
+	}
+	at := p.q | uint64(p.stride)
+	for i := range p.jobs {
+		at |= p.jobs[i].w
+	}
+	return at&15 == 0
 }
 
 // products adds what shaders/product.glsl has for constants.

@@ -294,6 +294,44 @@ func TestFusedHeads(t *testing.T) {
 	})
 }
 
+// TestFusedMasked compares one dispatch with several on a device without float64, whose sums are not the CPU's to the bit.
+func TestFusedMasked(t *testing.T) {
+	const dim, rows, cols = 128, 3, 2048
+	var want map[string][]float32
+	for _, apart := range []bool{true, false} {
+		b := open(t, Options{Mask: []string{"float64"}, apart: apart})
+		s := lane{Encoder: b.Encoder(), t: t, b: b, out: map[string][]float32{}}
+		x, y, h := s.load(random(50, rows*cols, 3), cols), s.load(random(51, rows*cols, 3), cols), s.empty(rows, cols)
+		s.Add(x, y)
+		s.RMSNorm(h, x, s.vector(random(52, cols, 1)), 1e-6)
+		kv, err := b.NewKV(compute.KVShape{Layers: []compute.KVLayer{{Heads: 1, KeyDim: dim, ValDim: dim}}, Context: 9, K: compute.KVQ8_0, V: compute.KVQ4_0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, k, v, d := s.load(random(53, rows*2*dim, 2), 2*dim), s.load(random(54, rows*dim, 2), dim), s.load(random(55, rows*dim, 2), dim), s.empty(rows, 2*dim)
+		cos, sin := tables(56, rows*dim/2)
+		for _, x := range []compute.Tensor{q, k} {
+			s.HeadNorm(x, nil, dim, 1e-6)
+			s.RoPE(x, dim, 0, dim, compute.Neox, cos, sin)
+		}
+		s.Attention(d, q, k, v, kv, compute.AttnSpec{Pos: []int32{0, 1, 2}, Scale: 0.1})
+		for name, x := range map[string]compute.Tensor{"sum": x, "norm": h, "queries": q, "keys": k, "attention": d} {
+			s.keep(name, x)
+		}
+		if err := s.Submit(); err != nil {
+			t.Fatal(err)
+		}
+		if want == nil {
+			want = s.out
+		}
+		for name, x := range want {
+			if !sameBits(s.out[name], x) {
+				t.Errorf("%s: one dispatch has other bits than several", name)
+			}
+		}
+	}
+}
+
 // routedLayer is a small layer with experts that a device chooses, and the host where there is none.
 type routedLayer struct {
 	l       compute.ExpertLayer
@@ -301,8 +339,8 @@ type routedLayer struct {
 	experts []compute.Expert
 }
 
-func newRouted(t *testing.T, b *Backend, key uint64, in, ff, out int) *routedLayer {
-	r := &routedLayer{rule: &router.Rule{Experts: 9, K: 3, Gating: router.Softmax, Normalize: true}}
+func newRouted(t *testing.T, b *Backend, key uint64, experts, k, in, ff, out int) *routedLayer {
+	r := &routedLayer{rule: &router.Rule{Experts: experts, K: k, Gating: router.Softmax, Normalize: true}}
 	shape := func(in, out int) compute.Matrix { return compute.Matrix{Type: gguf.Q8_0, In: in, Out: out} }
 	r.l.N, r.l.Key, r.l.Gate, r.l.Up, r.l.Down = r.rule.Experts, key, shape(in, ff), shape(in, ff), shape(ff, out)
 	for i := range r.rule.Experts {
@@ -354,7 +392,7 @@ func TestFusedExperts(t *testing.T) {
 	f.b.SetTier(64 << 20)
 	const in, ff = 256, 128
 	for at, out := range []int{320, 1003, 2048, 2560} {
-		r := newRouted(t, f.b, uint64(at+1)<<32, in, ff, out)
+		r := newRouted(t, f.b, uint64(at+1)<<32, 9, 3, in, ff, out)
 		for _, rows := range []int{1, 5} {
 			name := fmt.Sprintf("%d x %d", rows, out)
 			f.run(f.b, f.c, func(s *lane) {
@@ -380,6 +418,23 @@ func TestFusedExperts(t *testing.T) {
 				s.keep("twice "+name, sum)
 			})
 		}
+		f.b.ReleaseLayer(r.l.Key)
+	}
+}
+
+// TestRoutedMany chooses of as many experts as models have, and of more than the choice has in sight.
+func TestRoutedMany(t *testing.T) {
+	f := newFusing(t, Options{Memory: 1 << 30})
+	f.b.SetTier(64 << 20)
+	for at, n := range []int{128, 300} {
+		r := newRouted(t, f.b, uint64(at+1)<<32, n, 10, 64, 32, 64)
+		f.run(f.b, f.c, func(s *lane) {
+			for _, rows := range []int{1, 4} {
+				sum := s.load(random(75, rows*64, 1), 64)
+				r.run(s, sum, s.load(random(76, rows*n, 2), n), s.load(random(77, rows*64, 1), 64))
+				s.keep(fmt.Sprintf("%d rows, %d experts", rows, n), sum)
+			}
+		})
 		f.b.ReleaseLayer(r.l.Key)
 	}
 }
@@ -460,7 +515,7 @@ func TestFusedStack(t *testing.T) {
 func fusedStack(t *testing.T, apart bool) {
 	f := newFusing(t, Options{Memory: 1 << 30, apart: apart})
 	f.b.SetTier(16 << 20)
-	r := newRouted(t, f.b, 1<<32, stackWidth, 64, stackWidth)
+	r := newRouted(t, f.b, 1<<32, 9, 3, stackWidth, 64, stackWidth)
 	defer f.b.ReleaseLayer(r.l.Key)
 	const layers, tokens = 40, 5 // more layers than are sent at once
 	f.run(f.b, f.c, func(s *lane) {

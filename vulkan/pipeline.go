@@ -43,6 +43,7 @@ const (
 	shKeys
 	shValues
 	shHeads
+	shSingle
 	shaders
 )
 
@@ -58,6 +59,7 @@ var shaderTable = [shaders]struct {
 	shRecur: {name: "recur", emu: true}, shScores: {name: "scores", emu: true}, shBlocks: {name: "blocks", f64: true},
 	shEngram: {name: "engram", f64: true, emu: true}, shProbe: {name: "probe"}, shStream: {name: "stream"},
 	shRoute: {name: "route", f64: true}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true}, shHeads: {name: "heads", f64: true},
+	shSingle: {name: "single", emu: true},
 }
 
 // pipeKey is a shader with its specialisation constants.
