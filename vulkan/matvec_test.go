@@ -64,3 +64,23 @@ func TestVec(t *testing.T) {
 		}
 	}
 }
+
+// TestSingle meets one row with float weights, a workgroup a row of the matrix where these are few and lie well.
+func TestSingle(t *testing.T) {
+	f := newFusing(t, Options{})
+	for _, typ := range []gguf.Type{gguf.F32, gguf.F16, gguf.BF16} {
+		for _, in := range []int{8, 100, 1000, 2048, 5128} {
+			for _, out := range []int{1, 70} {
+				m, _ := computetest.Matrix(t, uint64(in+out), typ, in, out)
+				f.run(f.b, f.c, func(s *lane) {
+					d := s.empty(1, out)
+					s.MatMul(d, s.weight(m), s.load(random(9, in, 1), in))
+					s.keep(fmt.Sprintf("%s of %d x %d", typ, out, in), d)
+				})
+			}
+		}
+		if f.b.pipe.code[shSingle] == nil {
+			t.Errorf("%s: no matrix was met by rows", typ)
+		}
+	}
+}

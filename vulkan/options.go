@@ -24,6 +24,7 @@ type Options struct {
 	Fault *Fault
 	Log   *slog.Logger // nil: silent
 
+	apart   bool      // nothing is held back to become one dispatch with the next, in tests
 	staging int       // bytes of the upload ring, in tests; 0: defaultStaging
 	shape   vecShape  // of matrix-vector products, in tests
 	tile    tileShape // of products of many rows, in tests; rows below 0: not in tiles

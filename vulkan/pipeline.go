@@ -46,6 +46,8 @@ const (
 	shValues
 	shKeyTiles
 	shValueTiles
+	shHeads
+	shSingle
 	shaders
 )
 
@@ -63,6 +65,7 @@ var shaderTable = [shaders]struct {
 	shEngram: {name: "engram", f64: true, emu: true}, shProbe: {name: "probe"}, shStream: {name: "stream"},
 	shRoute: {name: "route", f64: true}, shShare: {name: "share"}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true},
 	shKeyTiles: {name: "keytiles", emu: true}, shValueTiles: {name: "valuetiles", emu: true},
+	shHeads: {name: "heads", f64: true}, shSingle: {name: "single", emu: true},
 }
 
 // pipeKey is a shader with its specialisation constants.

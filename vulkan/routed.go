@@ -106,23 +106,18 @@ func (e *encoder) RoutedFFN(sum, scores, x compute.Tensor, r *router.Rule, l *co
 	}
 	p = product{count: count, most: most, at: list(2)}
 	e.routed(&p, parts, g, &l.Down, jobs)
-	places := uint64(0)
 	if index != nil {
-		e.in(&index.track)
-		places = index.addr()
+		e.in(&index.track, &parts.track, &weights.track)
+		e.weigh(to, parts, index.addr(), weights.addr(), r.K)
+	} else {
+		e.later(summed{x: to, y: parts, weights: weights, k: r.K})
 	}
-	e.in(&parts.track, &weights.track)
-	e.out(&to.track)
-	to.touch()
-	e.begin(shWeighted, [4]uint32{})
-	e.u64(to.addr(), parts.addr(), places, weights.addr())
-	e.u32(uint32(to.cols), uint32(r.K), uint32(rows))
-	y, z := across(rows)
-	e.dispatch(groups(to.cols, 64), y, z)
 	e.stats.Hits += int64(n)
 	e.stats.Routed++
-	if len(e.list) > flushWords { // the device begins while the rest is recorded
-		e.Flush()
+	if len(e.list) > flushWords { // the device begins while the rest is recorded; the sum may wait all the same
+		if err := e.send(); err != nil {
+			e.fail(err)
+		}
 	}
 }
 
