@@ -24,8 +24,8 @@ type route struct {
 }
 
 const (
-	// flushWords is how much of a token is recorded before it is sent: sending costs too.
-	flushWords = 8192
+	// flushWords is how much of a token is recorded before it is sent, 16 layers of Qwen3-MoE: sending costs too.
+	flushWords = 5500
 	// routeExperts, routeChosen and routeRows bound what is chosen on the device: more rows share experts, which are worth a wait.
 	routeExperts, routeChosen, routeRows = 1024, 128, 8
 )
