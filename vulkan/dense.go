@@ -341,12 +341,21 @@ func (e *encoder) DecodeRows(dst compute.Tensor, typ gguf.Type, rows [][]byte) {
 	e.decodeGrid(typ, w, len(rows))
 }
 
+// normForms is the longest run whose forms as int8 shaders/norm.comp leaves.
+const normForms = 2048
+
 // normShape is how many elements of a run shaders/norm.comp has in sight at a time, and the threads of a workgroup.
 func (e *encoder) normShape(dim int) (span, threads int) {
-	if dim <= 512 || e.b.dev.c.f.max_shared < 28<<10 {
+	f := &e.b.dev.c.f
+	switch {
+	case dim <= 512 || f.max_shared < 28<<10:
 		return 512, 128
+	case dim > normForms && dim <= 3072:
+		return 3072, 256
+	case dim > normForms && dim <= 4096 && f.max_shared >= 36<<10 && f.max_invocations >= 512:
+		return 4096, 512
 	}
-	return 2048, 256
+	return normForms, 256
 }
 
 // normed is what a norm is about.
@@ -363,7 +372,7 @@ type normed struct {
 func (e *encoder) norm(n normed) {
 	q32, q256 := uint64(0), uint64(0)
 	span, threads := e.normShape(n.dim)
-	if n.heads == 1 && n.dim == n.dst.cols && n.dim <= span && n.dim%256 == 0 {
+	if n.heads == 1 && n.dim == n.dst.cols && n.dim <= min(span, normForms) && n.dim%256 == 0 {
 		q32, q256 = e.wanted(n.dst, kernels.Act32), e.wanted(n.dst, kernels.Act256)
 	}
 	w := uint64(0)

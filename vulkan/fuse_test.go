@@ -55,7 +55,7 @@ func (w *fusing) cost(s *lane, what string, dispatches, barriers int64, f func()
 // product makes of its int8 form.
 func TestFusedNorm(t *testing.T) {
 	f := newFusing(t, Options{})
-	for _, cols := range []int{256, 320, 1003, 2048, 4096} {
+	for _, cols := range []int{256, 320, 1003, 2048, 2880, 4096, 5000} {
 		for _, rows := range []int{1, 5, 20} {
 			name := fmt.Sprintf("%d x %d", rows, cols)
 			f.run(f.b, f.c, func(s *lane) {
@@ -391,7 +391,7 @@ func TestFusedExperts(t *testing.T) {
 	f := newFusing(t, Options{Memory: 1 << 30})
 	f.b.SetTier(64 << 20)
 	const in, ff = 256, 128
-	for at, out := range []int{320, 1003, 2048, 2560} {
+	for at, out := range []int{320, 1003, 2048, 2560, 4160} {
 		r := newRouted(t, f.b, uint64(at+1)<<32, 9, 3, in, ff, out)
 		for _, rows := range []int{1, 5} {
 			name := fmt.Sprintf("%d x %d", rows, out)

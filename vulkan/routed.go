@@ -24,8 +24,8 @@ type route struct {
 }
 
 const (
-	// flushWords is how much of a token is recorded before it is sent: sending costs too.
-	flushWords = 8192
+	// flushWords is how much of a token is recorded before it is sent, 16 layers of Qwen3-MoE: sending costs too.
+	flushWords = 5500
 	// routeExperts, routeChosen and routeMost bound what is chosen on the device: experts, chosen of a row, and of all rows. Up to
 	// routeRows rows have their experts for themselves, more share them.
 	routeExperts, routeChosen, routeMost, routeRows = 1024, 128, 1 << 15, 8

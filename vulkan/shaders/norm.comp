@@ -21,11 +21,12 @@ layout(push_constant) uniform Push {
 } p;
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Quads { vec4 v[]; };
 const bool ADD = (FLAGS & 1u) != 0, WEIGH = (FLAGS & 2u) != 0, QUADS = (FLAGS & 4u) != 0;
-shared float chunk[SPAN]; // of the run
+const bool KEPT = SPAN <= 2048; // whether what is in sight is kept for the forms as int8: more has no room beside the squares
+shared float chunk[KEPT ? SPAN : 1];
 #include "rms.glsl"
 #include "acts.glsl"
 
-// element is element i of the run at x, and of row r, as it is normed.
+// element is element i of the run at x, and of row r, as it is normed and as x has it afterwards.
 float element(uint64_t x, uint64_t at, uint r, uint i) {
 	float v = Floats(x).v[i];
 	if (ADD)
@@ -36,16 +37,14 @@ float element(uint64_t x, uint64_t at, uint r, uint i) {
 			sum = sum + Floats(p.weights).v[r * K + k] * Floats(p.z + (uint64_t(r) * K + k) * p.ld * 4).v[i];
 		v = v + sum;
 	}
-	if (ADD || WEIGH)
-		Floats(x).v[i] = v;
 	return v;
 }
 
-// result is what becomes of element i of the run, v, where the run begins at byte at.
-float result(uint i, uint h, float v, float f, uint64_t at) {
+// result is what becomes of element i of the run, v, by w, where the run begins at byte at.
+float result(uint i, float v, float w, float f, uint64_t at) {
 	v = v * f;
 	if (p.w != 0)
-		v = v * Floats(p.w).v[h * p.wide + i];
+		v = v * w;
 	if (!ADD && !WEIGH && p.z != 0) {
 		float z = Floats(p.z + at).v[i];
 		v = (p.gate == 1 ? fsilu(z) : fsigmoid(z)) * v;
@@ -120,23 +119,35 @@ void quads(uint64_t x, uint64_t y, uint64_t at, uint r, uint h) {
 			if (p.w != 0)
 				u = u * w[e];
 			Quads(y).v[q] = u;
-			[[unroll]] for (uint c = 0; c < 4; c++)
-				chunk[4 * q + c] = u[c];
+			if (KEPT)
+				[[unroll]] for (uint c = 0; c < 4; c++)
+					chunk[4 * q + c] = u[c];
 		}
 	}
 }
 
-// spans is the norm of any run, some elements at a time.
+// spans is the norm of any run, some elements at a time. A thread meets the same elements again, AHEAD at once; those past the end
+// are the last one, which is not used then.
 void spans(uint64_t x, uint64_t y, uint64_t at, uint r, uint h) {
 	uint t = gl_LocalInvocationID.x;
 	SUM s = SUM(0);
 	for (uint base = 0; base < p.dim; base += SPAN) {
 		uint n = min(p.dim - base, SPAN);
 		barrier(); // what was there has been used
-		for (uint i = t; i < n; i += THREADS) {
-			float v = element(x, at, r, base + i);
-			chunk[i] = v;
-			putSquare(i, v);
+		for (uint i = t; i < n; i += AHEAD * THREADS) {
+			float v[AHEAD];
+			[[unroll]] for (uint k = 0; k < AHEAD; k++)
+				v[k] = element(x, at, r, base + min(i + k * THREADS, n - 1));
+			[[unroll]] for (uint k = 0; k < AHEAD; k++) {
+				uint j = i + k * THREADS;
+				if (j < n) {
+					if (ADD || WEIGH)
+						Floats(x).v[base + j] = v[k];
+					if (KEPT)
+						chunk[j] = v[k];
+					putSquare(j, v[k]);
+				}
+			}
 		}
 		barrier();
 		if (t < 8)
@@ -149,11 +160,22 @@ void spans(uint64_t x, uint64_t y, uint64_t at, uint r, uint h) {
 		setFactor(p.over, p.eps);
 	barrier();
 	float f = factor;
-	for (uint i = t; i < p.dim; i += THREADS) {
-		float v = result(i, h, p.dim <= SPAN ? chunk[i] : Floats(x).v[i], f, at); // a thread meets its own elements again
-		Floats(y).v[i] = v;
-		if (p.dim <= SPAN)
-			chunk[i] = v;
+	for (uint i = t; i < p.dim; i += AHEAD * THREADS) {
+		float v[AHEAD], w[AHEAD];
+		[[unroll]] for (uint k = 0; k < AHEAD; k++) {
+			uint j = min(i + k * THREADS, p.dim - 1);
+			w[k] = p.w != 0 ? Floats(p.w).v[h * p.wide + j] : 1;
+			v[k] = KEPT && p.dim <= SPAN ? chunk[j] : Floats(x).v[j];
+		}
+		[[unroll]] for (uint k = 0; k < AHEAD; k++) {
+			uint j = i + k * THREADS;
+			if (j < p.dim) {
+				float u = result(j, v[k], w[k], f, at);
+				Floats(y).v[j] = u;
+				if (KEPT && p.dim <= SPAN)
+					chunk[j] = u;
+			}
+		}
 	}
 }
 
