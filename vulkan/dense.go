@@ -171,6 +171,10 @@ func (e *encoder) multiply(p *product) {
 	if k == kernels.ActF32 && p.typ == gguf.BF16 {
 		typ = 2
 	}
+	if s == shFloats && e.floatTiles(p) {
+		e.multiplyFloatTiles(p, typ, jobs, count)
+		return
+	}
 	e.begin(s, [4]uint32{typ, uint32(cols), pair})
 	e.products(p, jobs)
 	e.dispatch(groups(p.out, rows), groups(p.most, cols), count)

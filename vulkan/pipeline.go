@@ -45,6 +45,7 @@ const (
 	shKeys
 	shValues
 	shKeyTiles
+	shFloatTiles
 	shValueTiles
 	shHeads
 	shSingle
@@ -64,7 +65,7 @@ var shaderTable = [shaders]struct {
 	shRecur: {name: "recur", emu: true}, shScores: {name: "scores", emu: true}, shBlocks: {name: "blocks", f64: true},
 	shEngram: {name: "engram", f64: true, emu: true}, shProbe: {name: "probe"}, shStream: {name: "stream"},
 	shRoute: {name: "route", f64: true}, shShare: {name: "share"}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true},
-	shKeyTiles: {name: "keytiles", emu: true}, shValueTiles: {name: "valuetiles", emu: true},
+	shFloatTiles: {name: "floattiles", emu: true}, shKeyTiles: {name: "keytiles", emu: true}, shValueTiles: {name: "valuetiles", emu: true},
 	shHeads: {name: "heads", f64: true}, shSingle: {name: "single", emu: true},
 }
 

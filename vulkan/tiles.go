@@ -61,8 +61,7 @@ const (
 // latter takes at a time.
 func (e *encoder) attendTiles(a *attention, n int) (heads int, ok bool) {
 	l := a.l
-	shared := 16*l.KeyDim*4 + 4*(64*5+2)*16
-	if !e.tiles() || n < keyTileLeast || l.Latent || l.KeyDim > tileKeyDim || l.ValDim > tileKeyDim || shared > int(e.b.dev.c.f.max_shared) {
+	if !e.tiles() || n < keyTileLeast || l.Latent || l.KeyDim > tileKeyDim || l.ValDim > tileKeyDim {
 		return 0, false
 	}
 	for heads = 8; a.heads/l.Heads%heads != 0; heads-- {
@@ -72,9 +71,13 @@ func (e *encoder) attendTiles(a *attention, n int) (heads int, ok bool) {
 
 // keyTiles records the scores of n rows from row r on.
 func (e *encoder) keyTiles(a *attention, scores *tensor, r, n, blocks, ld int, where uint64) {
+	span := min(a.l.KeyDim, 128) // elements that lie in shared memory at a time
+	if (64+16)*(span/4+1)*16 > int(e.b.dev.c.f.max_shared) {
+		span = min(span, 64)
+	}
 	e.in(&a.q.track, &a.at.keys)
 	e.out(&scores.track)
-	e.begin(shKeyTiles, [4]uint32{uint32(a.kv.shape.K), uint32(a.l.KeyDim), uint32(a.heads / a.l.Heads), keyTileRows})
+	e.begin(shKeyTiles, [4]uint32{uint32(a.kv.shape.K), uint32(a.l.KeyDim), uint32(a.heads / a.l.Heads), uint32(span)})
 	e.u64(a.q.at(r), a.at.k.addr(), scores.addr(), where)
 	e.u32(uint32(a.heads), uint32(a.l.Window), uint32(a.at.cells), uint32(ld), uint32(n))
 	e.f32(a.s.Scale)
@@ -94,4 +97,26 @@ func (e *encoder) valueTiles(a *attention, scores *tensor, vt compute.KVType, va
 	e.u32(uint32(a.heads), uint32(a.heads/a.l.Heads), uint32(a.l.Window), uint32(a.at.cells), uint32(ld), uint32(r), uint32(a.q.rows), 0)
 	e.u64(q32)
 	e.dispatch(a.heads/heads, n, 1)
+}
+
+// floatTiles reports whether a product with float weights goes by shaders/floattiles.comp.
+func (e *encoder) floatTiles(p *product) bool {
+	k, _ := kernels.KindOf(p.typ)
+	if k != kernels.ActF32 || p.most < tileLeast || p.pair || p.in%4 != 0 || p.stride%8 != 0 || !e.tiles() {
+		return false
+	}
+	for i := range p.jobs { // loads of 16 bytes, or of 8
+		if p.jobs[i].w&15 != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// multiplyFloatTiles is multiply of many rows with float weights. typ is their type as the shaders number it.
+func (e *encoder) multiplyFloatTiles(p *product, typ uint32, jobs uint64, count int) {
+	e.begin(shFloatTiles, [4]uint32{typ})
+	e.products(p, jobs)
+	e.dispatch(groups(p.out, 32), groups(p.most, 16), count)
+	e.stats.Tiled++
 }

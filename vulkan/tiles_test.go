@@ -76,6 +76,32 @@ func TestTiles(t *testing.T) {
 	}
 }
 
+// TestTilesFloats does so with float weights: rows and columns past the end of a tile, and of 64 elements.
+func TestTilesFloats(t *testing.T) {
+	b := open(t, Options{tile: tileShape{32, 16}})
+	c, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	w := twin{t: t, same: func(string) bool { return b.Numerics().Fused }}
+	for _, typ := range []gguf.Type{gguf.F32, gguf.F16, gguf.BF16} {
+		for _, in := range []int{256, 1036} {
+			const out, rows = 75, 43
+			tiled := b.Stats().Tiled
+			m, _ := computetest.Matrix(t, 8, typ, in, out)
+			w.run(b, c, func(s *lane) {
+				a, d := s.load(random(9, rows*in, 1), in), s.empty(rows, out)
+				s.MatMul(d, s.weight(m), a)
+				s.keep(fmt.Sprintf("%s, %d elements", typ, in), d)
+			})
+			if b.Stats().Tiled == tiled {
+				t.Errorf("%s, %d elements: no tiles", typ, in)
+			}
+		}
+	}
+}
+
 // TestTilesAttend does so with attention: types of caches, heads that share keys by four, by three and not at all, windows and sinks, rows
 // that are no whole tile, more positions than a workgroup has scores of at a time.
 func TestTilesAttend(t *testing.T) {
