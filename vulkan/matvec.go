@@ -7,13 +7,14 @@ import (
 	"terrace/kernels"
 )
 
-// vecShapes are those of GPUs by type, as measured; a type that is not there goes by shaders/product.comp.
+// vecShapes are those of GPUs by type, as measured, but for Q6_K and MXFP4, whose ways are reckoned so far; a type that is not there
+// goes by shaders/product.comp.
 var vecShapes = map[gguf.Type]vecShape{
-	gguf.Q4_K: {128, 4}, gguf.Q5_K: {128, 2}, gguf.Q6_K: {128, 2}, gguf.Q8_0: {64, 4}, gguf.MXFP4: {128, 4},
+	gguf.Q4_K: {128, 4, 0}, gguf.Q5_K: {128, 2, 0}, gguf.Q6_K: {64, 2, vecStaged}, gguf.Q8_0: {64, 4, 0}, gguf.MXFP4: {64, 1, vecAlone},
 }
 
 // softShape is that of a driver that computes on the CPU, where compiling takes most of the time.
-var softShape = vecShape{32, 2}
+var softShape = vecShape{32, 2, 0}
 
 // Bits of a constant of shaders/matvec.comp.
 const (
@@ -32,7 +33,19 @@ func (e *encoder) vec(t gguf.Type, in int) (s vecShape, ok bool) {
 	case e.b.dev.c.info.Kind == Software:
 		s = softShape
 	}
+	if s.way == vecStaged && t != gguf.Q6_K || s.way == vecAlone && t != gguf.MXFP4 || s.shared() > int(e.b.dev.c.f.max_shared) {
+		s.way = 0
+	}
 	return s, true
+}
+
+// shared bounds the bytes of shared memory that a workgroup takes, but for activations that it quantises.
+func (s vecShape) shared() int {
+	n := s.threads * (16*s.rows + 4)
+	if s.way == vecStaged { // 105 bytes a piece, and up to 30 more of each row, of which there are a quarter as many as threads at most
+		n += s.threads * (105*s.rows + 8)
+	}
+	return n
 }
 
 // perGroup is how many rows a workgroup takes.
@@ -43,6 +56,9 @@ func (s vecShape) perGroup(t gguf.Type, in int) int {
 		span, lanes = 32, 8
 	case t == gguf.Q6_K:
 		span = 128
+	}
+	if s.way == vecAlone {
+		return s.threads / lanes * s.rows
 	}
 	across := min(in/span, s.threads)
 	return min(s.threads/across, s.threads/(s.rows*lanes)) * s.rows
@@ -57,7 +73,7 @@ const (
 // inline reports whether a product of one row of x, which is not quantised yet, shall do that itself.
 func (e *encoder) inline(x *tensor, t gguf.Type, in, out, jobs int) bool {
 	s, ok := e.vec(t, in)
-	if !ok || in > inlineMost || int(e.b.dev.c.f.max_shared) < 16<<10+2*in {
+	if !ok || in > inlineMost || int(e.b.dev.c.f.max_shared) < s.shared()+2*in {
 		return false
 	}
 	k, _ := kernels.KindOf(t)
@@ -84,7 +100,7 @@ func aligned(t gguf.Type, jobs []job) bool {
 
 // multiplyVec is multiply of single rows.
 func (e *encoder) multiplyVec(p *product, s vecShape, jobs uint64, count int) {
-	flags, rows := uint32(s.rows), s.perGroup(p.typ, p.in)
+	flags, rows := uint32(s.rows)|uint32(s.way), s.perGroup(p.typ, p.in)
 	if p.pair {
 		flags |= vecPair
 		rows /= 2
