@@ -113,8 +113,19 @@ type TierStats struct {
 	Refused string
 }
 
-// vecShape is how shaders/matvec.comp cuts its work: threads of a workgroup, and how many rows each of them meets at a time.
-type vecShape struct{ threads, rows int }
+// vecShape is how shaders/matvec.comp cuts its work: threads of a workgroup, how many rows each of them meets at a time, and which
+// way it takes; a type that does not have that way takes the common one.
+type vecShape struct {
+	threads, rows int
+	way           vecWay
+}
+
+// vecWay is a bit of a constant of that shader.
+type vecWay uint32
+
+const (
+	vecAlone vecWay = 1024 // a thread makes an accumulator by itself: MXFP4
+)
 
 // tileShape is how shaders/tiles.comp cuts a product of many rows: rows of the matrix, by 32, and of activations, by 16.
 type tileShape struct{ rows, cols int }

@@ -106,7 +106,7 @@ func (m *meter) run(f figure, bytes uint64, ops float64, record func(i int)) {
 		m.read = f.GBs
 	}
 	m.out = append(m.out, f)
-	m.t.Logf("%-28s %-6s %-8s barriers %-5t %8.2f us %8.1f GB/s %6.3f %8.1f TOPS", f.What, f.Type, f.Shape, f.Barriers, f.Micros, f.GBs, f.Fraction, f.TOPS)
+	m.t.Logf("%-28s %-6s %-13s barriers %-5t %8.2f us %8.1f GB/s %6.3f %8.1f TOPS", f.What, f.Type, f.Shape, f.Barriers, f.Micros, f.GBs, f.Fraction, f.TOPS)
 }
 
 // TestSpeed measures shaders by timestamps, on weights that lie in more memory than a cache holds. It is for a GPU machine.
@@ -156,16 +156,23 @@ func TestSpeed(t *testing.T) {
 	m.run(figure{What: "empty", Count: 1000, Barriers: true}, 0, 0, func(int) { m.empty(y) })
 
 	types := []gguf.Type{gguf.Q8_0, gguf.Q4_K, gguf.Q6_K, gguf.MXFP4}
-	shapes := []vecShape{{}}
-	if *shapesFlag {
-		shapes = []vecShape{{}, {64, 2}, {64, 4}, {128, 2}, {256, 2}}
-	}
 	for _, typ := range types {
+		shapes := []vecShape{{}}
+		if *shapesFlag {
+			shapes = append(shapes, vecShape{64, 2, 0}, vecShape{64, 4, 0}, vecShape{128, 2, 0}, vecShape{256, 2, 0})
+			switch typ {
+			case gguf.Q6_K:
+				shapes = append(shapes, vecShape{64, 1, 0}, vecShape{128, 1, 0}, vecShape{32, 4, 0})
+			case gguf.MXFP4:
+				shapes = append(shapes, vecShape{128, 4, 0}, vecShape{64, 8, 0}, vecShape{32, 1, vecAlone}, vecShape{32, 2, vecAlone}, vecShape{64, 1, vecAlone},
+					vecShape{64, 2, vecAlone}, vecShape{128, 1, vecAlone}, vecShape{128, 2, vecAlone}, vecShape{256, 1, vecAlone})
+			}
+		}
 		for _, s := range shapes {
 			b.opts.shape = s
 			name := ""
 			if s.threads > 0 {
-				name = fmt.Sprintf("%dx%d", s.threads, s.rows)
+				name = fmt.Sprintf("%dx%d%s", s.threads, s.rows, map[vecWay]string{vecAlone: " alone"}[s.way])
 			}
 			for _, barriers := range []bool{false, true} {
 				if barriers && s.threads > 0 {
