@@ -33,7 +33,7 @@ func TestVec(t *testing.T) {
 		{vecShape{64, 4, 0}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q4_K}},
 		// Rows that begin anywhere, several rounds of which the last is short.
 		{vecShape{64, 4, 0}, nil, []int{1280}, []gguf.Type{gguf.Q6_K}},
-		{vecShape{32, 1, 0}, nil, []int{4608}, []gguf.Type{gguf.Q6_K}},
+		{vecShape{32, 2, 0}, nil, []int{4608}, []gguf.Type{gguf.Q6_K}},
 		{vecShape{32, 1, 0}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q6_K}},
 		// Blocks that begin at every byte of a word, steps that some or all accumulators have, fewer blocks than accumulators.
 		{vecShape{64, 1, vecAlone}, nil, []int{800, 1376, 96}, []gguf.Type{gguf.MXFP4}},
