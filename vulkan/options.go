@@ -127,5 +127,9 @@ const (
 	vecAlone vecWay = 1024 // a thread makes an accumulator by itself: MXFP4
 )
 
-// tileShape is how shaders/tiles.comp cuts a product of many rows: rows of the matrix, by 32, and of activations, by 16.
-type tileShape struct{ rows, cols int }
+// tileShape is how shaders/tiles.comp cuts a product of many rows: rows of the matrix, by 32, and of activations, by 16; ahead has the
+// next units on their way while some are multiplied.
+type tileShape struct {
+	rows, cols int
+	ahead      bool
+}

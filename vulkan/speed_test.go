@@ -191,9 +191,9 @@ func TestSpeed(t *testing.T) {
 		}
 		b.opts.shape = vecShape{}
 	}
-	tiles := []tileShape{{-1, 0}, {}} // without tiles first
+	tiles := []tileShape{{-1, 0, false}, {}} // without tiles first
 	if *shapesFlag {
-		tiles = []tileShape{{-1, 0}, {32, 32}, {64, 32}, {32, 64}, {64, 64}, {32, 48}, {64, 48}}
+		tiles = []tileShape{{-1, 0, false}, {32, 32, false}, {32, 32, true}, {64, 32, false}, {64, 32, true}, {64, 64, false}, {64, 64, true}, {64, 48, false}, {64, 48, true}}
 	}
 	for _, typ := range types {
 		for _, s := range tiles {
@@ -204,6 +204,9 @@ func TestSpeed(t *testing.T) {
 				name = "no tiles"
 			case s.rows > 0:
 				name = fmt.Sprintf("%dx%d", s.rows, s.cols)
+				if s.ahead {
+					name += " ahead"
+				}
 			}
 			for _, rows := range []int{32, 512} {
 				m.mat(figure{What: fmt.Sprintf("4096 x 2048, %d rows", rows), Type: typ.String(), Shape: name, Count: 24}, typ, 2048, 4096, rows, 1)

@@ -34,8 +34,8 @@ func (e *encoder) tile(p *product) (s tileShape, ok bool) {
 	if s = e.b.opts.tile; s.rows == 0 {
 		// As measured: larger tiles unpack less, smaller ones leave room for several on a processor at once and are enough for many
 		// processors where the matrix is small; and the rows of experts are few.
-		if s = (tileShape{32, 32}); p.at == 0 && len(p.jobs) == 1 && groups(p.out, 64)*groups(p.most, 64) >= 192 {
-			s = tileShape{64, 64}
+		if s = (tileShape{32, 32, false}); p.at == 0 && len(p.jobs) == 1 && groups(p.out, 64)*groups(p.most, 64) >= 192 {
+			s = tileShape{64, 64, false}
 		}
 	}
 	f := &e.b.dev.c.f
@@ -44,7 +44,11 @@ func (e *encoder) tile(p *product) (s tileShape, ok bool) {
 
 // multiplyTiles is multiply of many rows.
 func (e *encoder) multiplyTiles(p *product, s tileShape, jobs uint64, count int) {
-	e.begin(shTiles, [4]uint32{uint32(p.typ), uint32(s.rows), uint32(s.cols), uint32(s.threads())})
+	shape := uint32(s.rows)
+	if s.ahead {
+		shape |= 1024
+	}
+	e.begin(shTiles, [4]uint32{uint32(p.typ), shape, uint32(s.cols), uint32(s.threads())})
 	e.products(p, jobs)
 	e.dispatch(groups(p.out, s.rows), groups(p.most, s.cols), count)
 	e.stats.Tiled++

@@ -29,9 +29,9 @@ func TestTiles(t *testing.T) {
 		mask  []string
 		types []gguf.Type
 	}{
-		{tileShape{32, 16}, nil, all},
-		{tileShape{64, 16}, nil, few},
-		{tileShape{32, 32}, []string{"dot product"}, few},
+		{tileShape{32, 16, false}, nil, all},
+		{tileShape{64, 16, true}, nil, few},
+		{tileShape{32, 32, false}, []string{"dot product"}, few},
 	}
 	if !whole { // compiling takes the time there
 		cases[0].types = []gguf.Type{gguf.Q8_0, gguf.Q4_K, gguf.Q6_K, gguf.MXFP4}
@@ -78,7 +78,7 @@ func TestTiles(t *testing.T) {
 
 // TestTilesFloats does so with float weights: rows and columns past the end of a tile, and of 64 elements.
 func TestTilesFloats(t *testing.T) {
-	b := open(t, Options{tile: tileShape{32, 16}})
+	b := open(t, Options{tile: tileShape{32, 16, false}})
 	c, err := cpu.New(cpu.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestTilesFloats(t *testing.T) {
 // TestTilesAttend does so with attention: types of caches, heads that share keys by four, by three and not at all, windows and sinks, rows
 // that are no whole tile, more positions than a workgroup has scores of at a time.
 func TestTilesAttend(t *testing.T) {
-	b := open(t, Options{tile: tileShape{32, 16}})
+	b := open(t, Options{tile: tileShape{32, 16, false}})
 	c, err := cpu.New(cpu.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,12 @@ layout(push_constant) uniform Push {
 } p;
 layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer NewJobs { Job v[]; };
 
+// So many choices are loaded before any is used.
+const uint AHEAD = 8;
+#define TAKE(base) \
+	[[unroll]] for (uint k = 0; k < AHEAD; k++) \
+		v[k] = Words(p.ids).v[min(base + 256 * k, p.n - 1)];
+
 shared uint count[N], first[N];
 shared uvec2 sums[256]; // rows and jobs
 
@@ -28,11 +34,17 @@ void main() {
 	for (uint e = t; e < N; e += 256)
 		count[e] = 0;
 	barrier();
-	for (uint i = t; i < p.n; i += 256) {
-		uint e = Words(p.ids).v[i];
-		Words(p.land).v[i] = e;
-		if (e < N) // a row that cannot be compared has none
-			atomicAdd(count[e], 1);
+	for (uint base = t; base < p.n; base += 256 * AHEAD) {
+		uint v[AHEAD];
+		TAKE(base)
+		[[unroll]] for (uint k = 0; k < AHEAD; k++) {
+			uint i = base + 256 * k;
+			if (i >= p.n)
+				continue;
+			Words(p.land).v[i] = v[k];
+			if (v[k] < N) // a row that cannot be compared has none
+				atomicAdd(count[v[k]], 1);
+		}
 	}
 	barrier();
 	uvec2 mine = uvec2(0);
@@ -82,12 +94,18 @@ void main() {
 		NewJobs(p.jobs).v[2 * p.room + i] = j;
 	}
 	barrier();
-	for (uint i = t; i < p.n; i += 256) {
-		uint e = Words(p.ids).v[i], to = 0;
-		if (e < N) {
-			to = first[e] + atomicAdd(count[e], 1);
-			Words(p.list).v[to] = i / K;
+	for (uint base = t; base < p.n; base += 256 * AHEAD) {
+		uint v[AHEAD];
+		TAKE(base)
+		[[unroll]] for (uint k = 0; k < AHEAD; k++) {
+			uint i = base + 256 * k, to = 0;
+			if (i >= p.n)
+				continue;
+			if (v[k] < N) {
+				to = first[v[k]] + atomicAdd(count[v[k]], 1);
+				Words(p.list).v[to] = i / K;
+			}
+			Words(p.index).v[i] = to;
 		}
-		Words(p.index).v[i] = to;
 	}
 }

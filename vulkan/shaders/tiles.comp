@@ -9,17 +9,21 @@
 #include "units.glsl"
 #include "product.glsl"
 #include "dot.glsl"
-layout(constant_id = 1) const uint ROWS = 32; // of 32
+layout(constant_id = 1) const uint SHAPE = 32; // rows, of 32; 1024: AHEAD
 layout(constant_id = 2) const uint COLS = 32; // of 16
 layout(constant_id = 3) const uint THREADS = 128; // ROWS * COLS / 8
 layout(local_size_x_id = 3) in;
 
+const uint ROWS = SHAPE & 1023u;
+const bool AHEAD = (SHAPE & 1024u) != 0; // the next units are on their way while these are multiplied
+const uint BRINGS = (64 + COLS - 1) / COLS, XBRINGS = (64 + ROWS - 1) / ROWS; // units of each side that a thread brings
 const bool WIDE = TYPE == Q2_K || TYPE == Q3_K || TYPE == Q4_K || TYPE == Q5_K || TYPE == Q6_K || TYPE == IQ2_XXS || TYPE == IQ2_XS || TYPE == IQ3_XXS ||
 	TYPE == IQ1_S || TYPE == IQ3_S || TYPE == IQ2_S || TYPE == IQ4_XS || TYPE == IQ1_M || TYPE == TQ1_0 || TYPE == TQ2_0;
 const bool MINS = TYPE == Q4_1 || TYPE == Q5_1 || TYPE == Q2_K || TYPE == Q4_K || TYPE == Q5_K;
 // HALVES: sixteen elements have a scale of their own.
 const bool HALVES = TYPE == Q2_K || TYPE == Q3_K || TYPE == Q6_K || TYPE == IQ2_XS || TYPE == IQ2_S || TYPE == IQ1_M || TYPE == NVFP4;
 const bool TWOS = TYPE == Q4_1 || TYPE == Q5_1 || TYPE == NVFP4; // blocks of 32 with a second number
+const bool PAIRED = TYPE == Q4_K || TYPE == Q5_K; // a minimum is that of both halves
 const uint PITCH = 17; // quads of a row: odd, so that rows begin in different banks
 
 // Of each unit, four rows or columns of a thread side by side: see place4 and place8.
@@ -56,30 +60,77 @@ uint fp4s(uint c) {
 	return (m ^ s * 255u) + s;
 }
 
-// take is unpack by loads of 16 bytes, for the types that are met most.
-void take(uint64_t row, uint i, out Unit u) {
+// bring loads unit i of a row by loads of 16 bytes, for the types that are met most; expand takes it apart.
+void bring(uint64_t row, uint i, out uvec4 w[6], out uint e, out uint f) {
 	uint g = i & 7u;
 	switch (TYPE) {
 	case Q8_0: {
-		uint64_t b = row + 34 * i, a = b & ~15ul;
-		uint o = uint(b) & 15u, w[12];
-		from(quad(a), quad(a + 16), quad(a + 32), o, w);
+		uint64_t a = row + 34 * i & ~15ul;
+		w[0] = quad(a);
+		w[1] = quad(a + 16);
+		w[2] = quad(a + 32);
+		break;
+	}
+	case MXFP4: {
+		uint64_t b = row + 17 * i + 1;
+		w[0] = quad(b & ~15ul);
+		w[1] = quad(b + 15 & ~15ul); // the same where all 16 bytes lie in one
+		e = u8(b - 1, 0);
+		break;
+	}
+	case Q4_K: {
+		uint64_t b = row + 144 * (i >> 3), at = b + 16 + 32 * (g >> 1);
+		w[0] = quad(b);
+		w[1] = quad(at);
+		w[2] = quad(at + 16);
+		break;
+	}
+	case Q5_K: {
+		uint64_t b = row + 176 * (i >> 3), at = b + 48 + 32 * (g >> 1);
+		w[0] = quad(b);
+		w[1] = quad(at);
+		w[2] = quad(at + 16);
+		w[3] = quad(b + 16);
+		w[4] = quad(b + 32);
+		break;
+	}
+	case Q6_K: {
+		uint64_t b = row + 210 * (i >> 3), a = b & ~15ul;
+		uint64_t lo = a + (64 * (g >> 2) + 32 * (g & 1u)), hi = a + (128 + 32 * (g >> 2));
+		w[0] = quad(lo);
+		w[1] = quad(lo + 16);
+		w[2] = quad(lo + 32);
+		w[3] = quad(hi);
+		w[4] = quad(hi + 16);
+		w[5] = quad(hi + 32);
+		e = u16(b, 192 + 2 * g);
+		f = u16(b, 208);
+		break;
+	}
+	}
+}
+
+void expand(const uvec4 b[6], uint e, uint f, uint64_t row, uint i, out Unit u) {
+	uint g = i & 7u;
+	u.dm = 0;
+	u.m[0] = 0;
+	u.m[1] = 0;
+	switch (TYPE) {
+	case Q8_0: {
+		uint o = uint(row + 34 * i) & 15u, w[12];
+		from(b[0], b[1], b[2], o, w);
 		u.d[0] = widen(w[0] >> 8 * (o & 2u) & 0xffffu);
-		u.dm = 0;
 #define CODES(k) u.q[k] = mix(w[k] >> 16 | w[(k) + 1] << 16, w[(k) + 1], (o & 2u) != 0);
 		UPTO8(CODES)
 #undef CODES
 		break;
 	}
 	case MXFP4: {
-		uint64_t b = row + 17 * i + 1;
-		uvec4 a = quad(b & ~15ul), c = quad(b + 15 & ~15ul); // the same where all 16 bytes lie in one
-		uint o = uint(b) & 15u, e = u8(b - 1, 0), sh = 8 * (o & 3u);
-		uint w[12] = uint[12](a.x, a.y, a.z, a.w, c.x, c.y, c.z, c.w, 0, 0, 0, 0);
+		uint o = uint(row + 17 * i + 1) & 15u, sh = 8 * (o & 3u);
+		uint w[12] = uint[12](b[0].x, b[0].y, b[0].z, b[0].w, b[1].x, b[1].y, b[1].z, b[1].w, 0, 0, 0, 0);
 		TWO(0) TWO(1) TWO(2) TWO(3) TWO(4) TWO(5)
 		ONE(0) ONE(1) ONE(2) ONE(3) ONE(4)
 		u.d[0] = uintBitsToFloat(mix(e - 1 << 23, 0x00200000u << (e & 1u), e < 2));
-		u.dm = 0;
 #define CODES(k) { \
 	uint c = uint((uint64_t(w[(k) + 1]) << 32 | w[k]) >> sh); \
 	u.q[k] = fp4s(c & low4); \
@@ -91,8 +142,7 @@ void take(uint64_t row, uint i, out Unit u) {
 	}
 	case Q4_K:
 	case Q5_K: {
-		uint64_t b = row + (TYPE == Q4_K ? 144 : 176) * (i >> 3), at = b + (TYPE == Q4_K ? 16 : 48) + 32 * (g >> 1);
-		uvec4 head = quad(b), v = quad(at), w = quad(at + 16);
+		uvec4 head = b[0], v = b[1] >> 4 * (g & 1) & low4, w = b[2] >> 4 * (g & 1) & low4;
 		u.d[0] = widen(head.x & 0xffffu);
 		u.dm = widen(head.x >> 16);
 		uint n = 8 * (g & 3u), x = head.y >> n, y = head.z >> n, z = head.w >> n;
@@ -100,27 +150,19 @@ void take(uint64_t row, uint i, out Unit u) {
 		fill(u, sc, sc);
 		u.m[0] = mn;
 		u.m[1] = mn;
-		v = v >> 4 * (g & 1) & low4;
-		w = w >> 4 * (g & 1) & low4;
 		if (TYPE == Q5_K) {
-			v |= (quad(b + 16) >> g & ones) << 4;
-			w |= (quad(b + 32) >> g & ones) << 4;
+			v |= (b[3] >> g & ones) << 4;
+			w |= (b[4] >> g & ones) << 4;
 		}
 		u.q = uint[8](v.x, v.y, v.z, v.w, w.x, w.y, w.z, w.w);
 		break;
 	}
 	case Q6_K: {
-		uint64_t b = row + 210 * (i >> 3), a = b & ~15ul;
-		uint o = uint(b) & 15u, c = g & 3u, l[12], h[12];
-		uint64_t lo = a + (64 * (g >> 2) + 32 * (c & 1u)), hi = a + (128 + 32 * (g >> 2));
-		from(quad(lo), quad(lo + 16), quad(lo + 32), o, l);
-		from(quad(hi), quad(hi + 16), quad(hi + 32), o, h);
-		uint s = u16(b, 192 + 2 * g);
-		u.d[0] = widen(u16(b, 208));
-		u.dm = 0;
-		u.m[0] = 0;
-		u.m[1] = 0;
-		fill(u, int(s << 24) >> 24, int(s << 16) >> 24);
+		uint o = uint(row + 210 * (i >> 3)) & 15u, c = g & 3u, l[12], h[12];
+		from(b[0], b[1], b[2], o, l);
+		from(b[3], b[4], b[5], o, h);
+		u.d[0] = widen(f);
+		fill(u, int(e << 24) >> 24, int(e << 16) >> 24);
 #define CODES(k) { \
 	uint x = mix(l[k], l[k] >> 16 | l[(k) + 1] << 16, (o & 2u) != 0), y = mix(h[k], h[k] >> 16 | h[(k) + 1] << 16, (o & 2u) != 0); \
 	u.q[k] = less(x >> 4 * (c >> 1) & low4 | (y >> 2 * c & low2) << 4, 32); \
@@ -132,6 +174,13 @@ void take(uint64_t row, uint i, out Unit u) {
 	default:
 		unpack(row, i, p.table, u);
 	}
+}
+
+// unitAt is which unit has a slot in a stage. Of blocks of 256 a stage has half a block of each of two: those that per apart from
+// each other end accumulators.
+uint unitAt(uint stage, uint slot, uint per) {
+	uint q = stage / 2, block = q % per * 4 + q / per + 2 * (slot / 4);
+	return WIDE ? block * 8 + 4 * (stage & 1u) + (slot & 3u) : stage * 8 + slot;
 }
 
 #define ALL4(F) F(0) F(1) F(2) F(3)
@@ -158,18 +207,49 @@ void main() {
 	// Sums: one for each accumulator of blocks of 32; of blocks of 256: the one that goes on, and the first when the second does.
 #define DECLARE(m) vec4 f0##m = vec4(0), f1##m = vec4(0), f2##m = vec4(0), f3##m = vec4(0); ivec4 isum##m = ivec4(0), msum##m = ivec4(0);
 	ALL4(DECLARE)
-	const uint per = (units / 8 + 3) / 4; // blocks of 256 of an accumulator
+	uint per = (units / 8 + 3) / 4; // blocks of 256 of an accumulator
 	uint stages = WIDE ? 4 * per : (units + 7) / 8;
+	per = max(per, 1);
+	// Thread t brings unit t%8 of rows t/8 and every THREADS/8 further, of both sides.
+	uint slot_ = t & 7u;
+	uint64_t wrows[BRINGS], xrows[XBRINGS];
+	[[unroll]] for (uint k = 0; k < BRINGS; k++)
+		wrows[k] = j.w + uint64_t(min(r0 + min(t / 8 + k * (THREADS / 8), ROWS - 1), p.out_ - 1)) * p.stride;
+	barrier(); // who is there
+	[[unroll]] for (uint k = 0; k < XBRINGS; k++)
+		xrows[k] = uint64_t(who[min(t / 8 + k * (THREADS / 8), COLS - 1)]);
+	uvec4 wq[BRINGS][6], xq[XBRINGS][2];
+	uint we[BRINGS], wf[BRINGS], xsum[XBRINGS];
+	float xscale[XBRINGS];
+#define BRING(stage) { \
+	uint unit = unitAt(stage, slot_, per); \
+	if (unit < units) { \
+		[[unroll]] for (uint k = 0; k < BRINGS; k++) \
+			bring(wrows[k], unit, wq[k], we[k], wf[k]); \
+		[[unroll]] for (uint k = 0; k < XBRINGS; k++) { \
+			uint64_t x = p.q + xrows[k] * p.in_ + unit * 32; \
+			xq[k][0] = quad(x); \
+			xq[k][1] = quad(x + 16); \
+			xscale[k] = WIDE ? Floats(p.d + (xrows[k] * (units / 8) + unit / 8) * 4).v[0] : Floats(p.d + (xrows[k] * units + unit) * 4).v[0]; \
+			if (MINS) \
+				xsum[k] = Words(p.s + (xrows[k] * units + unit) * 4).v[0]; \
+		} \
+	} \
+}
+	if (AHEAD)
+		BRING(0)
 	for (uint stage = 0; stage < stages; stage++) {
-		// Blocks of 256: half a block of each of two.
-		uint q = stage / 2, step = q % max(per, 1) * 4 + q / max(per, 1);
-		barrier();
-		for (uint i = t; i < 8 * ROWS; i += THREADS) {
-			uint r = i / 8, slot = i % 8;
-			uint sb = step + 2 * (slot / 4), unit = WIDE ? sb * 8 + 4 * (stage & 1u) + (slot & 3u) : stage * 8 + slot;
+		uint q = stage / 2, unit = unitAt(stage, slot_, per);
+		if (!AHEAD)
+			BRING(stage)
+		barrier(); // what was there has been used
+		[[unroll]] for (uint k = 0; k < BRINGS; k++) {
+			uint r = t / 8 + k * (THREADS / 8);
+			if (64 % COLS != 0 && r >= ROWS)
+				continue;
 			Unit u;
 			if (unit < units) {
-				take(j.w + uint64_t(min(r0 + r, p.out_ - 1)) * p.stride, unit, u);
+				expand(wq[k], we[k], wf[k], wrows[k], unit, u);
 			} else {
 				u.q = uint[8](0, 0, 0, 0, 0, 0, 0, 0);
 				u.d[0] = 0;
@@ -179,18 +259,14 @@ void main() {
 				u.m[0] = 0;
 				u.m[1] = 0;
 			}
-			ws[r * PITCH + 2 * slot] = uvec4(u.q[0], u.q[1], u.q[2], u.q[3]);
-			ws[r * PITCH + 2 * slot + 1] = uvec4(u.q[4], u.q[5], u.q[6], u.q[7]);
-			uint at = slot * ROWS + place8(r);
+			ws[r * PITCH + 2 * slot_] = uvec4(u.q[0], u.q[1], u.q[2], u.q[3]);
+			ws[r * PITCH + 2 * slot_ + 1] = uvec4(u.q[4], u.q[5], u.q[6], u.q[7]);
+			uint at = slot_ * ROWS + place8(r);
 			if (WIDE) {
 				wi[at / 4][at & 3u] = uint(u.s[0]) & 255u | (uint(u.s[1]) & 255u) << 8 | uint(u.m[0]) << 16 | uint(u.m[1]) << 24;
-				at = slot / 4 * ROWS + place8(r);
-				if ((slot & 3u) == 0) {
-					wd[at / 4][at & 3u] = u.d[0];
-					if (MINS)
-						wm[at / 4][at & 3u] = u.dm;
-				}
-			} else {
+				at = slot_ / 4 * ROWS + place8(r);
+			}
+			if (!WIDE || (slot_ & 3u) == 0) {
 				wd[at / 4][at & 3u] = u.d[0];
 				if (MINS)
 					wm[at / 4][at & 3u] = u.dm;
@@ -198,31 +274,24 @@ void main() {
 					wm[at / 4][at & 3u] = u.d[1];
 			}
 		}
-		for (uint i = t; i < 8 * COLS; i += THREADS) {
-			uint c = i / 8, slot = i % 8;
-			uint sb = step + 2 * (slot / 4), unit = WIDE ? sb * 8 + 4 * (stage & 1u) + (slot & 3u) : stage * 8 + slot;
-			uvec4 lo = uvec4(0), hi = uvec4(0);
-			float d = 0;
-			uint sums = 0;
-			if (unit < units) {
-				uint64_t x = p.q + uint64_t(who[c]) * p.in_ + unit * 32;
-				lo = quad(x);
-				hi = quad(x + 16);
-				d = WIDE ? Floats(p.d + (uint64_t(who[c]) * (units / 8) + sb) * 4).v[0] : Floats(p.d + (uint64_t(who[c]) * units + unit) * 4).v[0];
-				if (MINS)
-					sums = Words(p.s + (uint64_t(who[c]) * units + unit) * 4).v[0];
-			}
-			xs[c * PITCH + 2 * slot] = lo;
-			xs[c * PITCH + 2 * slot + 1] = hi;
-			uint at = slot * COLS + place4(c);
+		[[unroll]] for (uint k = 0; k < XBRINGS; k++) {
+			uint c = t / 8 + k * (THREADS / 8);
+			if (64 % ROWS != 0 && c >= COLS)
+				continue;
+			bool there = unit < units;
+			xs[c * PITCH + 2 * slot_] = there ? xq[k][0] : uvec4(0);
+			xs[c * PITCH + 2 * slot_ + 1] = there ? xq[k][1] : uvec4(0);
+			uint at = slot_ * COLS + place4(c);
 			if (MINS)
-				xi[at / 4][at & 3u] = sums;
+				xi[at / 4][at & 3u] = there ? xsum[k] : 0;
 			if (WIDE)
-				at = slot / 4 * COLS + place4(c);
-			if (!WIDE || (slot & 3u) == 0)
-				xd[at / 4][at & 3u] = d;
+				at = slot_ / 4 * COLS + place4(c);
+			if (!WIDE || (slot_ & 3u) == 0)
+				xd[at / 4][at & 3u] = there ? xscale[k] : 0;
 		}
 		barrier();
+		if (AHEAD && stage + 1 < stages)
+			BRING(stage + 1)
 		if (idle)
 			continue;
 		// Steps are written out, for the reason that matvec.comp gives.
@@ -247,7 +316,7 @@ void main() {
 	else \
 		isum##m += ivec4(s << 24 >> 24) * lo##m; \
 	if (MINS) \
-		msum##m += ivec4(s << 8 >> 24) * xl + ivec4(s >> 24) * xh; \
+		msum##m += PAIRED ? ivec4(s << 8 >> 24) * xt : ivec4(s << 8 >> 24) * xl + ivec4(s >> 24) * xh; \
 }
 #define ADDED(u, m) { \
 	if (TYPE == NVFP4) { \
@@ -256,7 +325,7 @@ void main() {
 	} else { \
 		f##u##m = f##u##m + (vec4(d4[m]) * y4) * vec4(lo##m); \
 		if (MINS) \
-			f##u##m = f##u##m + (vec4(m4[m]) * y4) * vec4(xl + xh); \
+			f##u##m = f##u##m + (vec4(m4[m]) * y4) * vec4(xt); \
 	} \
 }
 #define STEP(u) { \
@@ -276,6 +345,7 @@ void main() {
 		xw = ivec4(xi[slot * (COLS / 4) + xat]); \
 	xl = xw << 16 >> 16; \
 	xh = xw >> 16; \
+	ivec4 xt = xl + xh; \
 	if (WIDE) { \
 		uvec4 i4 = wi[slot * (ROWS / 4) + wat]; \
 		ALL4(SCALED) \
