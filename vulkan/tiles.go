@@ -32,11 +32,8 @@ func (e *encoder) tile(p *product) (s tileShape, ok bool) {
 		return s, false
 	}
 	if s = e.b.opts.tile; s.rows == 0 {
-		// As measured: larger tiles unpack less, smaller ones leave room for several on a processor at once and are enough for many
-		// processors where the matrix is small; and the rows of experts are few.
-		if s = (tileShape{32, 32, false}); p.at == 0 && len(p.jobs) == 1 && groups(p.out, 64)*groups(p.most, 64) >= 192 {
-			s = tileShape{64, 64, false}
-		}
+		// As measured: smaller tiles leave room for several on a processor at once, which is worth more than unpacking less.
+		s = tileShape{32, 32, true}
 	}
 	f := &e.b.dev.c.f
 	return s, s.threads() <= int(f.max_invocations) && s.shared() <= int(f.max_shared)

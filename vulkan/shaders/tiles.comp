@@ -239,7 +239,7 @@ void main() {
 	if (AHEAD)
 		BRING(0)
 	for (uint stage = 0; stage < stages; stage++) {
-		uint q = stage / 2, unit = unitAt(stage, slot_, per);
+		uint unit = unitAt(stage, slot_, per);
 		if (!AHEAD)
 			BRING(stage)
 		barrier(); // what was there has been used
@@ -356,8 +356,11 @@ void main() {
 		ADDED(u, 0) ADDED(u, 1) ADDED(u, 2) ADDED(u, 3) \
 	} \
 }
-		STEP(0) STEP(1) STEP(2) STEP(3)
-		if (WIDE && (stage & 1u) == 1) {
+		bool none = WIDE && unitAt(stage, 4 * half_, per) >= units; // of an accumulator with fewer blocks
+		if (!none) {
+			STEP(0) STEP(1) STEP(2) STEP(3)
+		}
+		if (WIDE && !none && (stage & 1u) == 1) {
 			vec4 d4 = wd[half_ * (ROWS / 4) + wat], m4 = vec4(0), y4 = xd[half_ * (COLS / 4) + xat];
 			if (MINS)
 				m4 = wm[half_ * (ROWS / 4) + wat];
@@ -367,12 +370,14 @@ void main() {
 		f0##m = f0##m - (vec4(m4[m]) * y4) * vec4(msum##m); \
 	isum##m = ivec4(0); \
 	msum##m = ivec4(0); \
-	if (q == per - 1) { \
-		f1##m = f0##m; \
-		f0##m = vec4(0); \
-	} \
 }
 			ALL4(BLOCK)
+		}
+		if (WIDE && stage == 2 * per - 1) {
+#define NEXT(m) \
+	f1##m = f0##m; \
+	f0##m = vec4(0);
+			ALL4(NEXT)
 		}
 	}
 	// The halves join where the tiles were: results of four columns a quad.

@@ -17,7 +17,7 @@ layout(push_constant) uniform Push {
 	uint64_t q32;   // their form as int8, by blocks of 32; 0: not wanted
 } p;
 const uint BLOCKS = 6, PITCH = 17; // quads of a block: odd, so that threads with a block each meet no bank twice
-const uint ELEMS = (VD + 127) / 128, HELD = 4 * ELEMS;
+const uint ELEMS = (VD + 127) / 128;
 #define INF uintBitsToFloat(0x7f800000u)
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { vec4 v; };
 shared vec4 w[HEADS * BLOCKS * PITCH];
@@ -27,15 +27,10 @@ shared float chunk[128];
 const uint THREADS = 128;
 #include "acts.glsl"
 
-// load fetches four positions from cell on.
-void load(uint64_t values, uint cell, uint t, out uint x[HELD]) {
-	[[unroll]] for (uint k = 0; k < 4; k++)
-		[[unroll]] for (uint e = 0; e < ELEMS; e++) {
-			uint64_t at = values + uint64_t(min(cell + k, p.cells - 1)) * STRIDE;
-			uint n = min(e * 128 + t, VD - 1);
-			x[k * ELEMS + e] = VT == 0 ? uint(Halves(at).v[n]) : floatBitsToUint(kvElement(VT, at, n));
-		}
-}
+// Steps are written out, for the reason that matvec.comp gives.
+#define EIGHT(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
+// raw is element n of a position as it lies there.
+uint raw(uint64_t at, uint n) { return VT == 0 ? uint(Halves(at).v[n]) : floatBitsToUint(kvElement(VT, at, n)); }
 float value(uint x) { return VT == 0 ? widen(x) : uintBitsToFloat(x); }
 
 void main() {
@@ -44,12 +39,10 @@ void main() {
 	uint from = p.window > 0 && n > p.window ? n - p.window : 0;
 	uint base = (p.window > 0 && pos + 1 > p.window ? pos + 1 - p.window : 0) / 64, last = (n + 63) / 64;
 	uint64_t values = p.v + uint64_t(h0 / p.group) * p.cells * STRIDE;
-	float out_[8 * ELEMS], sum[8];
-	[[unroll]] for (uint h = 0; h < 8; h++) {
-		sum[h] = p.sinks != 0 ? 1 : 0;
-		[[unroll]] for (uint e = 0; e < ELEMS; e++)
-			out_[h * ELEMS + e] = 0;
-	}
+	// Of each head: the thread's element, the one 128 further where there is one, and the sum of weights.
+#define DECLARE(h) float o##h = 0, O##h = 0, s##h = p.sinks != 0 ? 1 : 0;
+	EIGHT(DECLARE)
+	uint n0 = min(t, VD - 1), n1 = min(128 + t, VD - 1);
 	if (t < HEADS) {
 		any_[t] = p.sinks != 0;
 		cur[t] = p.sinks != 0 ? Floats(p.sinks).v[h0 + t] : 0;
@@ -126,43 +119,65 @@ void main() {
 			before[t] = top[t] > before[t] ? fexp(before[t] - top[t]) : 1;
 		}
 		barrier();
-		uint x[HELD], y[HELD];
-		load(values, 64 * first % p.cells, t, x);
-		for (uint g = 0; g < count * 16; g++) {
-			if (g + 1 < count * 16)
-				load(values, 64 * (first + (g + 1) / 16) % p.cells + (g + 1) % 16 * 4, t, y);
-			uint b = g / 16, at = 64 * first + 4 * g;
-			if (g % 16 == 0)
-				[[unroll]] for (uint h = 0; h < HEADS; h++) {
-					float f = before[h * BLOCKS + b];
-					sum[h] = sum[h] * f;
-					[[unroll]] for (uint e = 0; e < ELEMS; e++)
-						out_[h * ELEMS + e] = out_[h * ELEMS + e] * f;
-					sum[h] = sum[h] + block[h * BLOCKS + b];
-				}
-			bool whole = at >= from && at + 4 <= n;
-			[[unroll]] for (uint h = 0; h < HEADS; h++) {
-				vec4 by = w[(h * BLOCKS + b) * PITCH + g % 16];
-				[[unroll]] for (uint k = 0; k < 4; k++)
-					if (whole || at + k >= from && at + k < n)
-						[[unroll]] for (uint e = 0; e < ELEMS; e++)
-							out_[h * ELEMS + e] = ffma(by[k], value(x[k * ELEMS + e]), out_[h * ELEMS + e]);
+		uint x0, x1, x2, x3, x4, x5, x6, x7, X0, X1, X2, X3, X4, X5, X6, X7;
+#define LOAD1(k) { \
+	uint64_t a = at + uint64_t(min(cell + k, p.cells - 1)) * STRIDE; \
+	x##k = raw(a, n0); \
+	if (ELEMS > 1) \
+		X##k = raw(a, n1); \
+}
+// LOAD fetches the g-th eight positions of those here.
+#define LOAD(g) { \
+	uint64_t at = values; \
+	uint cell = 64 * (first + (g) / 8) % p.cells + (g) % 8 * 8; \
+	EIGHT(LOAD1) \
+}
+		LOAD(0)
+		for (uint g = 0; g < count * 8; g++) {
+			uint b = g / 8, at = 64 * first + 8 * g;
+#define WIDEN(k) float v##k = value(x##k), V##k = ELEMS > 1 ? value(X##k) : 0;
+			EIGHT(WIDEN)
+			if (g + 1 < count * 8)
+				LOAD(g + 1)
+			if (g % 8 == 0) {
+#define BLOCK(h) if (h < HEADS) { \
+	float f = before[h * BLOCKS + b]; \
+	s##h = s##h * f; \
+	o##h = o##h * f; \
+	O##h = O##h * f; \
+	s##h = s##h + block[h * BLOCKS + b]; \
+}
+				EIGHT(BLOCK)
 			}
-			[[unroll]] for (uint k = 0; k < 4 * ELEMS; k++)
-				x[k] = y[k];
+			uint wat = b * PITCH + g % 8 * 2;
+#define ONE(h, f, k) o##h = ffma(f, v##k, o##h); if (ELEMS > 1) O##h = ffma(f, V##k, O##h);
+			if (at >= from && at + 8 <= n) {
+#define WHOLE(h) if (h < HEADS) { \
+	vec4 u = w[h * BLOCKS * PITCH + wat], v = w[h * BLOCKS * PITCH + wat + 1]; \
+	ONE(h, u.x, 0) ONE(h, u.y, 1) ONE(h, u.z, 2) ONE(h, u.w, 3) ONE(h, v.x, 4) ONE(h, v.y, 5) ONE(h, v.z, 6) ONE(h, v.w, 7) \
+}
+				EIGHT(WHOLE)
+			} else {
+#define IF(h, f, k) if (at + k >= from && at + k < n) { ONE(h, f, k) }
+#define PARTLY(h) if (h < HEADS) { \
+	vec4 u = w[h * BLOCKS * PITCH + wat], v = w[h * BLOCKS * PITCH + wat + 1]; \
+	IF(h, u.x, 0) IF(h, u.y, 1) IF(h, u.z, 2) IF(h, u.w, 3) IF(h, v.x, 4) IF(h, v.y, 5) IF(h, v.z, 6) IF(h, v.w, 7) \
+}
+				EIGHT(PARTLY)
+			}
 		}
 	}
-	[[unroll]] for (uint h = 0; h < HEADS; h++) {
-		float inv = frecip(sum[h]);
-		[[unroll]] for (uint e = 0; e < ELEMS; e++) {
-			if (e * 128 + t < VD) {
-				float v = out_[h * ELEMS + e] * inv;
-				Floats(p.dst + (uint64_t(r) * p.heads + h0 + h) * VD * 4).v[e * 128 + t] = v;
-				if (ELEMS == 1)
-					chunk[t] = v;
-			}
-		}
-		if (p.q32 != 0)
-			acts(p.q32, 32, p.row + r, p.rows, p.heads * VD, (h0 + h) * VD, VD);
-	}
+#define FINISH(h) if (h < HEADS) { \
+	float inv = frecip(s##h); \
+	uint64_t to = p.dst + (uint64_t(r) * p.heads + h0 + h) * VD * 4; \
+	if (t < VD) \
+		Floats(to).v[t] = o##h * inv; \
+	if (ELEMS > 1 && 128 + t < VD) \
+		Floats(to).v[128 + t] = O##h * inv; \
+	if (p.q32 != 0) { \
+		chunk[t] = o##h * inv; \
+		acts(p.q32, 32, p.row + r, p.rows, p.heads * VD, (h0 + h) * VD, VD); \
+	} \
+}
+	EIGHT(FINISH)
 }
