@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 
 	"terrace/compute"
 	"terrace/model"
@@ -32,6 +31,7 @@ type source struct {
 	missing []int32        // those of a layer that it does not
 	stall   *stallWatch    // hears that work moves, or nil
 	layers  []keptLayer    // by layer, for a device that chooses experts
+	met     []bool         // by expert, while choices are counted
 }
 
 // keptLayer is a layer all of whose experts a device keeps, until Done.
@@ -66,12 +66,17 @@ func (s *source) Keeps(layer int) (*compute.ExpertLayer, compute.Done, bool) {
 // Chosen is part of model.Keeping.
 func (s *source) Chosen(layer int, choices []int32) {
 	s.chosen(layer, choices)
+	if n := s.rules[layer].Experts; len(s.met) < n {
+		s.met = make([]bool, n)
+	}
 	distinct := int64(0)
-	for i, x := range choices {
-		if !slices.Contains(choices[:i], x) {
+	for _, x := range choices {
+		if !s.met[x] {
+			s.met[x] = true
 			distinct++
 		}
 	}
+	clear(s.met)
 	s.tier.hits[layer].Add(distinct)
 }
 

@@ -97,7 +97,14 @@ func (r *routed) onDevice(w *work) bool {
 	c, ok := w.enc.(chooser)
 	k, keeping := w.src.(Keeping)
 	first, n := len(w.chosen), w.x.Rows()*r.rule.K
-	if !ok || !keeping || w.probing || w.m.watch != nil || first+n > cap(w.chosen) || !c.Chooses(r.rule, w.x.Rows()) {
+	if !ok || !keeping || w.probing || w.m.watch != nil || !c.Chooses(r.rule, w.x.Rows()) {
+		return false
+	}
+	// Room for all layers: what is there keeps its place until the pass has run.
+	if need := len(w.tokens) * w.m.cfg.TopK * len(w.m.layers); first == 0 && cap(w.chosen) < need && len(w.tokens) <= maxChosen {
+		w.chosen = make([]int32, 0, need)
+	}
+	if first+n > cap(w.chosen) {
 		return false
 	}
 	l, done, ok := k.Keeps(r.at)

@@ -97,7 +97,7 @@ type carrySpec struct {
 type table struct{ cos, sin []float32 }
 
 // maxChosen is the most rows of a pass whose experts a device may choose.
-const maxChosen = 16
+const maxChosen = 4096
 
 func newWork(m *Model) *work {
 	c, b, rows := &m.cfg, m.backend, m.maxRows
@@ -199,9 +199,6 @@ func (w *work) prepare() {
 	}
 	w.narrowed = false
 	w.there = w.there[:0]
-	if n := rows * w.m.cfg.TopK * len(w.m.layers); cap(w.chosen) < n && rows <= maxChosen {
-		w.chosen = make([]int32, n)
-	}
 	w.chosen = w.chosen[:0]
 	if w.m.index.Layers > 0 {
 		w.wholeBlocks()

@@ -177,16 +177,18 @@ func (e *encoder) attention(dst, q compute.Tensor, cache compute.KV, s *compute.
 
 // Attention implements compute.Encoder.
 func (e *encoder) Attention(dst, q, k, v compute.Tensor, cache compute.KV, s compute.AttnSpec) {
-	e.drain()
 	a := e.attention(dst, q, cache, &s)
-	if k != nil {
+	if k == nil {
+		e.drain()
+	} else if x := e.appends(&a, k, v); !e.appendTurned(&a, own(k), x) {
+		e.drain()
 		e.append(&a, k, v)
 	}
 	e.attend(&a, seen{})
 }
 
-// append stores rows of keys and values.
-func (e *encoder) append(a *attention, k, v compute.Tensor) {
+// appends checks the keys and values that a appends, and answers the values' tensor.
+func (e *encoder) appends(a *attention, k, v compute.Tensor) (x *tensor) {
 	l, rows := a.l, own(k).rows
 	wrong := k.Cols() != l.Heads*l.KeyDim || rows != len(a.s.Pos) || (v == nil) != l.Latent
 	if v != nil {
@@ -196,7 +198,17 @@ func (e *encoder) append(a *attention, k, v compute.Tensor) {
 		panic(fmt.Sprintf("vulkan: Attention appends %d x %d with %d positions to a layer of %d heads of %d and %d (latent %t), %d at once", rows, k.Cols(), len(a.s.Pos),
 			l.Heads, l.KeyDim, l.ValDim, l.Latent, a.kv.shape.Slack))
 	}
-	if rows == 0 {
+	if v != nil {
+		x = own(v)
+	}
+	return x
+}
+
+// append stores rows of keys and values.
+func (e *encoder) append(a *attention, k, v compute.Tensor) {
+	l := a.l
+	e.appends(a, k, v)
+	if own(k).rows == 0 {
 		return
 	}
 	e.reserve(4, 1)
@@ -286,6 +298,12 @@ func (e *encoder) attendAll(a *attention, vt compute.KVType, values, sinks uint6
 		scores := e.temp("attention scores", room, 64)
 		e.reserve(4, 1)
 		where := numbers(e, []uint32{uint32(first + r)})
+		if heads, ok := e.attendTiles(a, n); ok {
+			e.keyTiles(a, scores, r, n, blocks(), ld, where)
+			e.valueTiles(a, scores, vt, values, sinks, stride, heads, r, n, ld, where, q32)
+			r += n
+			continue
+		}
 		e.in(&a.q.track, &a.at.keys)
 		e.out(&scores.track)
 		e.begin(shKeys, [4]uint32{uint32(a.kv.shape.K), uint32(l.KeyDim)})

@@ -394,6 +394,9 @@ func (t *tensor) SetRows(n int) {
 	if n < 0 || n > t.room {
 		panic(fmt.Sprintf("vulkan: %d rows in a tensor with room for %d", n, t.room))
 	}
+	if n != t.rows && t.e.waiting.uses(t) {
+		t.e.drain() // it is about the rows that t has now
+	}
 	if n > t.held {
 		held := min(max(n, 2*t.rows), t.room)
 		mem := t.e.store(uint64(held) * uint64(t.cols) * 4)
@@ -441,7 +444,7 @@ func (t *tensor) Set(x compute.Tensor, first, rows int) {
 	if first < 0 || rows < 0 || first+rows > of.rows {
 		panic(fmt.Sprintf("vulkan: a view of rows %d to %d of %d", first, first+rows, of.rows))
 	}
-	if q := &t.e.experts; q.parts == t || q.x == t {
+	if q := &t.e.experts; q.parts == t || q.x == t || t.e.waiting.uses(t) {
 		t.e.drain() // they keep the rows that it has now
 	}
 	t.mem, t.off, t.rows, t.cols, t.held, t.of = of.mem, uint64(first)*uint64(of.cols)*4, rows, of.cols, rows, of
@@ -478,12 +481,18 @@ func ownWeight(w compute.Weight) *weight {
 	return x
 }
 
-// vector is the address of the elements of a vector weight of n elements, which the next command reads.
-func (e *encoder) vector(w compute.Weight, n int) uint64 {
+// ownVector is a vector weight of n elements.
+func ownVector(w compute.Weight, n int) *weight {
 	x := ownWeight(w)
 	if x.m.Out != 1 || x.m.In != n {
 		panic(fmt.Sprintf("vulkan: a vector of %d x %d for %d elements", w.Out(), w.In(), n))
 	}
+	return x
+}
+
+// vector is the address of the elements of a vector weight of n elements, which the next command reads.
+func (e *encoder) vector(w compute.Weight, n int) uint64 {
+	x := ownVector(w, n)
 	e.in(&x.track)
 	return x.vec.addr()
 }

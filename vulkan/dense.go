@@ -145,6 +145,10 @@ func (e *encoder) multiply(p *product) {
 		e.multiplyVec(p, v, jobs, count)
 		return
 	}
+	if s, ok := e.tile(p); ok {
+		e.multiplyTiles(p, s, jobs, count)
+		return
+	}
 	cols := 1
 	if p.most > 1 {
 		cols = e.b.cols
@@ -153,7 +157,9 @@ func (e *encoder) multiply(p *product) {
 	s, rows := shProduct, 8
 	switch k {
 	case kernels.ActF32:
-		s, rows = shFloats, 4
+		if s, rows = shFloats, 4; e.single(p) {
+			s, rows = shSingle, 1
+		}
 	case kernels.Act256:
 		rows = 16
 	}
@@ -162,12 +168,31 @@ func (e *encoder) multiply(p *product) {
 		pair = 1
 	}
 	typ := uint32(p.typ)
-	if s == shFloats && p.typ == gguf.BF16 {
+	if k == kernels.ActF32 && p.typ == gguf.BF16 {
 		typ = 2
+	}
+	if s == shFloats && e.floatTiles(p) {
+		e.multiplyFloatTiles(p, typ, jobs, count)
+		return
 	}
 	e.begin(s, [4]uint32{typ, uint32(cols), pair})
 	e.products(p, jobs)
 	e.dispatch(groups(p.out, rows), groups(p.most, cols), count)
+}
+
+// singleRows bounds the rows of a matrix for which shaders/single.comp takes a workgroup each.
+const singleRows = 1024
+
+// single tells whether p, of float weights, is for shaders/single.comp, which loads four elements at a time.
+func (e *encoder) single(p *product) bool {
+	if p.most > 1 || p.pair || len(p.jobs) == 0 || p.out*len(p.jobs) > singleRows || p.in%4 != 0 || e.b.dev.c.f.max_shared < 20<<10 {
+		return false
+	}
+	at := p.q | uint64(p.stride)
+	for i := range p.jobs {
+		at |= p.jobs[i].w
+	}
+	return at&15 == 0
 }
 
 // products adds what shaders/product.glsl has for constants.
@@ -320,8 +345,22 @@ func (e *encoder) DecodeRows(dst compute.Tensor, typ gguf.Type, rows [][]byte) {
 	e.decodeGrid(typ, w, len(rows))
 }
 
-// normSpan is the longest run that shaders/norm.comp has in sight at a time.
-const normSpan = 2048
+// normForms is the longest run whose forms as int8 shaders/norm.comp leaves.
+const normForms = 2048
+
+// normShape is how many elements of a run shaders/norm.comp has in sight at a time, and the threads of a workgroup.
+func (e *encoder) normShape(dim int) (span, threads int) {
+	f := &e.b.dev.c.f
+	switch {
+	case dim <= 512 || f.max_shared < 28<<10:
+		return 512, 128
+	case dim > normForms && dim <= 3072:
+		return 3072, 256
+	case dim > normForms && dim <= 4096 && f.max_shared >= 36<<10 && f.max_invocations >= 512:
+		return 4096, 512
+	}
+	return normForms, 256
+}
 
 // normed is what a norm is about.
 type normed struct {
@@ -331,11 +370,13 @@ type normed struct {
 	step, first, wide int // from run to run in a row; of w
 	eps, over         float32
 	gate              uint32
+	sum               *summed // of which x consists first; nil: x is there
 }
 
 func (e *encoder) norm(n normed) {
 	q32, q256 := uint64(0), uint64(0)
-	if n.heads == 1 && n.dim == n.dst.cols && n.dim <= normSpan && n.dim%256 == 0 {
+	span, threads := e.normShape(n.dim)
+	if n.heads == 1 && n.dim == n.dst.cols && n.dim <= min(span, normForms) && n.dim%256 == 0 {
 		q32, q256 = e.wanted(n.dst, kernels.Act32), e.wanted(n.dst, kernels.Act256)
 	}
 	w := uint64(0)
@@ -343,10 +384,23 @@ func (e *encoder) norm(n normed) {
 		w = e.vector(n.w, max(n.dim, n.wide*n.heads))
 	}
 	e.in(&n.x.track)
-	z := uint64(0)
+	z, weights, flags, k := uint64(0), uint64(0), uint32(0), 1
 	if n.z != nil {
 		e.in(&n.z.track)
 		z = n.z.addr()
+	}
+	if s := n.sum; s != nil {
+		z, flags = s.y.addr(), 1
+		if s.weights != nil {
+			flags, weights, k = 2, s.weights.addr(), s.k
+			e.in(&s.weights.track)
+		}
+		e.in(&s.y.track)
+		e.out(&s.x.track)
+		s.x.touch()
+	}
+	if (n.dim|n.x.cols|n.step|n.first|n.wide)&3 == 0 && (n.dst.addr()|n.x.addr()|w|z)&15 == 0 && n.dim <= span && n.gate == 0 {
+		flags |= 4
 	}
 	e.out(&n.dst.track)
 	if q32 > 0 {
@@ -356,13 +410,13 @@ func (e *encoder) norm(n normed) {
 		e.out(&n.dst.acts[kernels.Act256].track)
 	}
 	n.dst.touch()
-	e.begin(shNorm, [4]uint32{})
+	e.begin(shNorm, [4]uint32{flags, uint32(span), uint32(threads), uint32(k)})
 	e.u64(n.dst.addr(), n.x.addr(), w, z)
 	e.u32(uint32(n.dim), uint32(n.heads), uint32(n.x.rows), uint32(n.x.cols), uint32(n.step), uint32(n.first), uint32(n.wide))
 	e.f32(n.eps)
 	e.f32(n.over)
 	e.u32(n.gate)
-	e.u64(q32, q256)
+	e.u64(q32, q256, weights)
 	x, y := across(n.x.rows * n.heads)
 	e.dispatch(x, y, 1)
 	if q32 > 0 {
@@ -375,18 +429,22 @@ func (e *encoder) norm(n normed) {
 
 // RMSNorm implements compute.Encoder.
 func (e *encoder) RMSNorm(dst, x compute.Tensor, w compute.Weight, eps float32) {
-	e.drain()
 	d, t := own(dst), own(x)
 	sameShape("RMSNorm", d, t)
-	e.norm(normed{dst: d, x: t, w: w, dim: t.cols, heads: 1, eps: eps, over: float32(t.cols)})
+	e.norm(normed{dst: d, x: t, w: w, dim: t.cols, heads: 1, eps: eps, over: float32(t.cols), sum: e.before(d, t)})
 }
 
 // HeadNorm implements compute.Encoder.
 func (e *encoder) HeadNorm(x compute.Tensor, w compute.Weight, dim int, eps float32) {
-	e.drain()
 	t := own(x)
 	wholeHeads("HeadNorm", t, dim)
-	e.norm(normed{dst: t, x: t, w: w, dim: dim, heads: t.cols / dim, step: dim, eps: eps, over: float32(dim)})
+	h := turn{x: t, normed: true, dim: dim, eps: eps}
+	if w != nil {
+		h.w = ownVector(w, dim)
+	}
+	if !e.hold(h) {
+		e.turn(&h)
+	}
 }
 
 // GatedNorm implements compute.Encoder.
@@ -450,28 +508,31 @@ func (e *encoder) each(o each) {
 
 // RoPE implements compute.Encoder.
 func (e *encoder) RoPE(x compute.Tensor, dim, first, n int, pairs compute.Pairing, cos, sin []float32) {
-	e.drain()
 	t := own(x)
 	wholeHeads("RoPE", t, dim)
 	if n < 2 || n%2 != 0 || first < 0 || first+n > dim || len(cos) != t.rows*n/2 || len(sin) != len(cos) {
 		panic(fmt.Sprintf("vulkan: RoPE of elements %d to %d of %d with %d cosines and %d sines for %d rows", first, first+n, dim, len(cos), len(sin), t.rows))
 	}
-	e.turn(t, dim, first, n, pairs, cos, sin)
+	r := turn{x: t, turned: true, dim: dim, first: first, n: n, pairs: pairs}
+	if !e.rotate(r, cos, sin) {
+		r.cos, r.sin = numbers(e, cos), numbers(e, sin)
+		e.rotation(&r)
+	}
 }
 
-func (e *encoder) turn(t *tensor, dim, first, n int, pairs compute.Pairing, cos, sin []float32) {
-	e.reserve(8*len(cos), 2)
-	c, s := numbers(e, cos), numbers(e, sin)
-	e.out(&t.track)
-	t.touch()
+// rotation records the rotation of t alone.
+func (e *encoder) rotation(t *turn) {
+	e.out(&t.x.track)
+	t.x.touch()
 	norm := uint32(0)
-	if pairs == compute.Norm {
+	if t.pairs == compute.Norm {
 		norm = 1
 	}
-	count := t.rows * (t.cols / dim) * (n / 2)
+	heads, half := t.x.cols/t.dim, t.n/2
+	count := t.x.rows * heads * half
 	e.begin(shRope, [4]uint32{})
-	e.u64(t.addr(), c, s)
-	e.u32(uint32(count), uint32(t.cols/dim), uint32(dim), uint32(first), uint32(n/2), norm)
+	e.u64(t.x.addr(), t.cos, t.sin)
+	e.u32(uint32(count), uint32(heads), uint32(t.dim), uint32(t.first), uint32(half), norm)
 	gx, gy := across(groups(count, 64))
 	e.dispatch(gx, gy, 1)
 }
@@ -498,17 +559,20 @@ func (e *encoder) Activate(dst, a, b compute.Tensor, act compute.Act) {
 }
 
 // Add implements compute.Encoder.
-func (e *encoder) Add(x, y compute.Tensor) { e.two("Add", ewAdd, x, y) }
-
-// Mul implements compute.Encoder.
-func (e *encoder) Mul(x, y compute.Tensor) { e.two("Mul", ewMul, x, y) }
-
-func (e *encoder) two(name string, op uint32, x, y compute.Tensor) {
+func (e *encoder) Add(x, y compute.Tensor) {
 	e.drain()
 	d, t := own(x), own(y)
-	sameShape(name, d, t)
+	sameShape("Add", d, t)
+	e.later(summed{x: d, y: t})
+}
+
+// Mul implements compute.Encoder.
+func (e *encoder) Mul(x, y compute.Tensor) {
+	e.drain()
+	d, t := own(x), own(y)
+	sameShape("Mul", d, t)
 	e.in(&t.track)
-	e.change(d, each{op: op, x: t.addr()})
+	e.change(d, each{op: ewMul, x: t.addr()})
 }
 
 // change is an operation on all elements of d in place.
@@ -610,10 +674,15 @@ func (e *encoder) WeightedSum(x, parts compute.Tensor, index []int32, weights []
 	e.reserve(8*len(index), 2)
 	at, by := numbers(e, index), numbers(e, weights)
 	e.in(&p.track)
+	e.weigh(t, p, at, by, k)
+}
+
+// weigh adds to each row of t k rows of parts, by weights; index 0: they lie in the order of these. Who calls has said what is read.
+func (e *encoder) weigh(t, parts *tensor, index, weights uint64, k int) {
 	e.out(&t.track)
 	t.touch()
 	e.begin(shWeighted, [4]uint32{})
-	e.u64(t.addr(), p.addr(), at, by)
+	e.u64(t.addr(), parts.addr(), index, weights)
 	e.u32(uint32(t.cols), uint32(k), uint32(t.rows))
 	y, z := across(t.rows)
 	e.dispatch(groups(t.cols, 64), y, z)

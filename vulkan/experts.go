@@ -47,6 +47,7 @@ func (e *encoder) ExpertFFN(parts compute.Tensor, first int, x *compute.Expert, 
 	if len(rows) == 0 {
 		return
 	}
+	e.waiting.run(e)
 	typ, gated := [3]gguf.Type{x.Gate.Type, x.Up.Type, x.Down.Type}, x.Act != compute.ReLU2
 	if !gated {
 		typ[0] = x.Up.Type

@@ -7,13 +7,19 @@ import (
 	"terrace/kernels"
 )
 
-// vecShapes are those of GPUs by type, as measured; a type that is not there goes by shaders/product.comp.
-var vecShapes = map[gguf.Type]vecShape{
-	gguf.Q4_K: {128, 4}, gguf.Q5_K: {128, 2}, gguf.Q6_K: {128, 2}, gguf.Q8_0: {64, 4}, gguf.MXFP4: {128, 4},
-}
+// vecShapes are those of GPUs by type, as measured; a type that is not there goes by shaders/product.comp. vecShort are those of
+// rows of vecShortMost elements at most, where they are others.
+var (
+	vecShapes = map[gguf.Type]vecShape{
+		gguf.Q4_K: {128, 4, 0}, gguf.Q5_K: {128, 2, 0}, gguf.Q6_K: {64, 4, 0}, gguf.Q8_0: {64, 4, 0}, gguf.MXFP4: {32, 2, vecAlone},
+	}
+	vecShort = map[gguf.Type]vecShape{gguf.Q6_K: {128, 2, 0}, gguf.MXFP4: {256, 1, vecAlone}}
+)
+
+const vecShortMost = 1024
 
 // softShape is that of a driver that computes on the CPU, where compiling takes most of the time.
-var softShape = vecShape{32, 2}
+var softShape = vecShape{32, 2, 0}
 
 // Bits of a constant of shaders/matvec.comp.
 const (
@@ -26,14 +32,23 @@ func (e *encoder) vec(t gguf.Type, in int) (s vecShape, ok bool) {
 	if s, ok = vecShapes[t]; !ok || e.b.opts.Exact {
 		return s, false
 	}
+	if short, have := vecShort[t]; have && in <= vecShortMost {
+		s = short
+	}
 	switch {
 	case e.b.opts.shape.threads > 0:
 		s = e.b.opts.shape
 	case e.b.dev.c.info.Kind == Software:
 		s = softShape
 	}
+	if t != gguf.MXFP4 {
+		s.way = 0
+	}
 	return s, true
 }
+
+// shared bounds the bytes of shared memory that a workgroup takes, but for activations that it quantises.
+func (s vecShape) shared() int { return s.threads * (16*s.rows + 4) }
 
 // perGroup is how many rows a workgroup takes.
 func (s vecShape) perGroup(t gguf.Type, in int) int {
@@ -43,6 +58,9 @@ func (s vecShape) perGroup(t gguf.Type, in int) int {
 		span, lanes = 32, 8
 	case t == gguf.Q6_K:
 		span = 128
+	}
+	if s.way == vecAlone {
+		return s.threads / lanes * s.rows
 	}
 	across := min(in/span, s.threads)
 	return min(s.threads/across, s.threads/(s.rows*lanes)) * s.rows
@@ -57,7 +75,7 @@ const (
 // inline reports whether a product of one row of x, which is not quantised yet, shall do that itself.
 func (e *encoder) inline(x *tensor, t gguf.Type, in, out, jobs int) bool {
 	s, ok := e.vec(t, in)
-	if !ok || in > inlineMost || int(e.b.dev.c.f.max_shared) < 16<<10+2*in {
+	if !ok || in > inlineMost || int(e.b.dev.c.f.max_shared) < s.shared()+2*in {
 		return false
 	}
 	k, _ := kernels.KindOf(t)
@@ -84,7 +102,7 @@ func aligned(t gguf.Type, jobs []job) bool {
 
 // multiplyVec is multiply of single rows.
 func (e *encoder) multiplyVec(p *product, s vecShape, jobs uint64, count int) {
-	flags, rows := uint32(s.rows), s.perGroup(p.typ, p.in)
+	flags, rows := uint32(s.rows)|uint32(s.way), s.perGroup(p.typ, p.in)
 	if p.pair {
 		flags |= vecPair
 		rows /= 2

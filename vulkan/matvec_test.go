@@ -27,9 +27,18 @@ func TestVec(t *testing.T) {
 		in    []int
 		types []gguf.Type
 	}{
-		{vecShape{32, 2}, nil, []int{768}, []gguf.Type{gguf.Q4_K, gguf.Q5_K, gguf.Q6_K, gguf.MXFP4}},
-		{vecShape{32, 2}, nil, []int{2560}, []gguf.Type{gguf.Q8_0}},
-		{vecShape{64, 4}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q4_K}},
+		{vecShape{32, 2, 0}, nil, []int{768}, []gguf.Type{gguf.Q4_K, gguf.Q5_K, gguf.Q6_K}},
+		{vecShape{32, 2, 0}, nil, []int{800}, []gguf.Type{gguf.MXFP4}},
+		{vecShape{32, 2, 0}, nil, []int{2560}, []gguf.Type{gguf.Q8_0}},
+		{vecShape{64, 4, 0}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q4_K}},
+		// Rows that begin anywhere, several rounds of which the last is short.
+		{vecShape{64, 4, 0}, nil, []int{1280}, []gguf.Type{gguf.Q6_K}},
+		{vecShape{32, 2, 0}, nil, []int{4608}, []gguf.Type{gguf.Q6_K}},
+		{vecShape{32, 1, 0}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q6_K}},
+		// Blocks that begin at every byte of a word, steps that some or all accumulators have, fewer blocks than accumulators.
+		{vecShape{64, 1, vecAlone}, nil, []int{800, 1376, 96}, []gguf.Type{gguf.MXFP4}},
+		{vecShape{32, 2, vecAlone}, nil, []int{2880}, []gguf.Type{gguf.MXFP4}},
+		{vecShape{32, 4, vecAlone}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.MXFP4}},
 	}
 	for _, k := range cases {
 		b := open(t, Options{Mask: k.mask, shape: k.shape})
@@ -57,10 +66,33 @@ func TestVec(t *testing.T) {
 					}
 					p := s.empty(2, 90)
 					s.ExpertFFN(p, 0, &x, a, []int32{2})
+					if g, ok := s.Encoder.(*encoder); ok {
+						g.act(own(a), g.b.kind(typ))
+					}
 					s.ExpertFFN(p, 1, &x, a, []int32{0})
 					s.keep(fmt.Sprintf("experts of %s, %d elements", typ, in), p)
 				})
 			}
+		}
+	}
+}
+
+// TestSingle meets one row with float weights, a workgroup a row of the matrix where these are few and lie well.
+func TestSingle(t *testing.T) {
+	f := newFusing(t, Options{})
+	for _, typ := range []gguf.Type{gguf.F32, gguf.F16, gguf.BF16} {
+		for _, in := range []int{8, 100, 1000, 2048, 5128} {
+			for _, out := range []int{1, 70} {
+				m, _ := computetest.Matrix(t, uint64(in+out), typ, in, out)
+				f.run(f.b, f.c, func(s *lane) {
+					d := s.empty(1, out)
+					s.MatMul(d, s.weight(m), s.load(random(9, in, 1), in))
+					s.keep(fmt.Sprintf("%s of %d x %d", typ, out, in), d)
+				})
+			}
+		}
+		if f.b.pipe.code[shSingle] == nil {
+			t.Errorf("%s: no matrix was met by rows", typ)
 		}
 	}
 }

@@ -24,8 +24,10 @@ type Options struct {
 	Fault *Fault
 	Log   *slog.Logger // nil: silent
 
-	staging int      // bytes of the upload ring, in tests; 0: defaultStaging
-	shape   vecShape // of matrix-vector products, in tests
+	apart   bool      // nothing is held back to become one dispatch with the next, in tests
+	staging int       // bytes of the upload ring, in tests; 0: defaultStaging
+	shape   vecShape  // of matrix-vector products, in tests
+	tile    tileShape // of products of many rows, in tests; rows below 0: not in tiles
 }
 
 // Kind says what sort of device it is.
@@ -90,6 +92,7 @@ type Stats struct {
 	Hits                                 int64 // of experts that the device kept
 	Replayed                             int64 // submissions that were not recorded anew
 	Routed                               int64 // layers whose experts the device chose
+	Tiled                                int64 // products of many rows that were computed in tiles
 }
 
 // TierStats are about the experts that the device keeps.
@@ -110,5 +113,23 @@ type TierStats struct {
 	Refused string
 }
 
-// vecShape is how shaders/matvec.comp cuts its work: threads of a workgroup, and how many rows each of them meets at a time.
-type vecShape struct{ threads, rows int }
+// vecShape is how shaders/matvec.comp cuts its work: threads of a workgroup, how many rows each of them meets at a time, and which
+// way it takes; a type that does not have that way takes the common one.
+type vecShape struct {
+	threads, rows int
+	way           vecWay
+}
+
+// vecWay is a bit of a constant of that shader.
+type vecWay uint32
+
+const (
+	vecAlone vecWay = 1024 // a thread makes an accumulator by itself: MXFP4
+)
+
+// tileShape is how shaders/tiles.comp cuts a product of many rows: rows of the matrix, by 32, and of activations, by 16; ahead has the
+// next units on their way while some are multiplied.
+type tileShape struct {
+	rows, cols int
+	ahead      bool
+}

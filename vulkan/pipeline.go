@@ -23,6 +23,7 @@ const (
 	shQuantise
 	shProduct
 	shMatvec
+	shTiles
 	shFloats
 	shTransposed
 	shNorm
@@ -40,8 +41,14 @@ const (
 	shProbe
 	shStream
 	shRoute
+	shShare
 	shKeys
 	shValues
+	shKeyTiles
+	shFloatTiles
+	shValueTiles
+	shHeads
+	shSingle
 	shaders
 )
 
@@ -51,12 +58,15 @@ var shaderTable = [shaders]struct {
 	f64, emu, dot bool
 }{
 	shDecode: {name: "decode"}, shQuantise: {name: "quantise"}, shProduct: {name: "product", dot: true}, shMatvec: {name: "matvec", dot: true},
+	shTiles:  {name: "tiles", dot: true},
 	shFloats: {name: "floats", emu: true}, shTransposed: {name: "transposed", emu: true}, shNorm: {name: "norm", f64: true},
 	shElementwise: {name: "elementwise"}, shRope: {name: "rope"}, shWeighted: {name: "weighted"}, shStore: {name: "store", f64: true},
 	shAttend: {name: "attend", emu: true}, shConv: {name: "conv", emu: true}, shGates: {name: "gates", f64: true},
 	shRecur: {name: "recur", emu: true}, shScores: {name: "scores", emu: true}, shBlocks: {name: "blocks", f64: true},
 	shEngram: {name: "engram", f64: true, emu: true}, shProbe: {name: "probe"}, shStream: {name: "stream"},
-	shRoute: {name: "route", f64: true}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true},
+	shRoute: {name: "route", f64: true}, shShare: {name: "share"}, shKeys: {name: "keys", emu: true}, shValues: {name: "values", emu: true},
+	shFloatTiles: {name: "floattiles", emu: true}, shKeyTiles: {name: "keytiles", emu: true}, shValueTiles: {name: "valuetiles", emu: true},
+	shHeads: {name: "heads", f64: true}, shSingle: {name: "single", emu: true},
 }
 
 // pipeKey is a shader with its specialisation constants.

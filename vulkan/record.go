@@ -47,6 +47,7 @@ type encoder struct {
 	flying  bool     // something was submitted and not waited for
 	err     error    // the first since the last Submit
 	stats   Stats
+	waiting waiting
 	experts expertQueue
 	scratch scratch
 	guest   guest
@@ -320,6 +321,7 @@ func (e *encoder) upload(to region, at uint64, b []byte, by *track) {
 
 // write is upload to a tensor.
 func (e *encoder) write(t *tensor, b []byte) {
+	e.drain()
 	t.touch()
 	e.upload(t.region(), 0, b, &t.track)
 }
@@ -381,7 +383,10 @@ func (e *encoder) landing(n int) bool {
 }
 
 // drain records what waits for company.
-func (e *encoder) drain() { e.experts.run(e) }
+func (e *encoder) drain() {
+	e.waiting.run(e)
+	e.experts.run(e)
+}
 
 // Flush implements compute.Encoder.
 func (e *encoder) Flush() {

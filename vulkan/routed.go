@@ -24,15 +24,18 @@ type route struct {
 }
 
 const (
-	// flushWords is how much of a token is recorded before it is sent: sending costs too.
-	flushWords = 8192
-	// routeExperts, routeChosen and routeRows bound what is chosen on the device: more rows share experts, which are worth a wait.
-	routeExperts, routeChosen, routeRows = 1024, 128, 8
+	// flushWords is how much of a token is recorded before it is sent, 16 layers of Qwen3-MoE: sending costs too.
+	flushWords = 5500
+	// routeExperts, routeChosen and routeMost bound what is chosen on the device: experts, chosen of a row, and of all rows. Up to
+	// routeRows rows have their experts for themselves, more share them.
+	routeExperts, routeChosen, routeMost, routeRows = 1024, 128, 1 << 15, 8
+	// shareRows is how many rows of an expert make a job where rows share experts.
+	shareRows = 32
 )
 
 // Chooses reports whether RoutedFFN can take the place of a choice on the host, with its bits, for so many rows.
 func (e *encoder) Chooses(r *router.Rule, rows int) bool {
-	return e.b.pipe.numerics.Double && !e.b.opts.Exact && rows <= routeRows && r.Experts <= routeExperts && r.K <= routeChosen && r.Groups <= r.Experts/2
+	return e.b.pipe.numerics.Double && !e.b.opts.Exact && rows*r.K <= routeMost && r.Experts <= routeExperts && r.K <= routeChosen && r.Groups <= r.Experts/2
 }
 
 // RoutedFFN adds to each row of sum what experts make of the row of x: those that r chooses by the row's scores, weighed as r says
@@ -58,33 +61,30 @@ func (e *encoder) RoutedFFN(sum, scores, x compute.Tensor, r *router.Rule, l *co
 	e.checkExpert(&one, src.cols, to.cols)
 	t := e.route(l, r)
 	ff, gated := l.Up.Out, l.Act != compute.ReLU2
-	jobs, weights := e.temp("route jobs", 1, 3*routeRows*r.K*jobBytes/4), e.temp("route weights", 1, routeRows*r.K)
 	if !e.landing(4 * n) {
 		return
 	}
 	b, land := e.down.take(4 * n)
 	e.reads = append(e.reads, pending{unsafe.Slice((*byte)(unsafe.Pointer(&ids[0])), 4*n), b})
-	flags, cut := uint32(r.Gating), uint32(0)
-	if r.Normalize {
-		flags |= 16
+	// With few rows each of the chosen is a job; with many the rows of an expert are its jobs.
+	count, most, index := n, 1, (*tensor)(nil)
+	var jobs, weights *tensor
+	if rows <= routeRows {
+		jobs, weights = e.temp("route jobs", 1, 3*routeRows*r.K*jobBytes/4), e.temp("route weights", 1, routeRows*r.K)
+		e.choose(r, t, s, jobs, weights, nil, land, ff, to.cols, factor)
+	} else {
+		count, most = r.Experts+n/shareRows, min(shareRows, rows)
+		jobs, weights, index = e.temp("share jobs", 3*count, jobBytes/4), e.temp("share weights", n, 1), e.temp("share index", n, 1)
+		chosen := e.temp("share chosen", n, 1)
+		e.choose(r, t, s, nil, weights, chosen, 0, ff, to.cols, factor)
+		e.share(r, t, chosen, index, jobs, land, ff, to.cols, count)
 	}
-	if r.Groups > 1 {
-		cut = uint32(r.Groups) | uint32(r.GroupsUsed)<<16
-	}
-	e.in(&s.track, &t.track)
-	e.out(&jobs.track, &weights.track)
-	e.begin(shRoute, [4]uint32{uint32(r.Experts), uint32(r.K), flags, cut})
-	e.u64(s.addr(), t.table, jobs.addr(), weights.addr(), land, t.gate, t.up, t.down, t.pick, t.each)
-	e.u32(uint32(ff), uint32(to.cols), uint32(rows))
-	e.f32(r.Scale)
-	e.f32(factor)
-	e.dispatch(rows, 1, 1)
-	list := func(i int) uint64 { return jobs.addr() + uint64(i*n*jobBytes) }
+	list := func(i int) uint64 { return jobs.addr() + uint64(i*count*jobBytes) }
 
 	parts, g := e.temp("route parts", n, to.cols), e.temp("expert gate", n, ff)
-	p := product{count: n, act: l.Act}
+	p := product{count: count, most: most, act: l.Act}
 	switch {
-	case gated && l.Gate.Type == l.Up.Type:
+	case gated && most == 1 && l.Gate.Type == l.Up.Type:
 		p.at, p.pair = list(0), true
 		e.routed(&p, g, src, &l.Gate, jobs)
 	default:
@@ -104,27 +104,68 @@ func (e *encoder) RoutedFFN(sum, scores, x compute.Tensor, r *router.Rule, l *co
 		e.each(o)
 		g.touch()
 	}
-	p = product{count: n, at: list(2)}
+	p = product{count: count, most: most, at: list(2)}
 	e.routed(&p, parts, g, &l.Down, jobs)
-	e.in(&parts.track, &weights.track)
-	e.out(&to.track)
-	to.touch()
-	e.begin(shWeighted, [4]uint32{})
-	e.u64(to.addr(), parts.addr(), 0, weights.addr())
-	e.u32(uint32(to.cols), uint32(r.K), uint32(rows))
-	e.dispatch(groups(to.cols, 64), rows, 1)
+	if index != nil {
+		e.in(&index.track, &parts.track, &weights.track)
+		e.weigh(to, parts, index.addr(), weights.addr(), r.K)
+	} else {
+		e.later(summed{x: to, y: parts, weights: weights, k: r.K})
+	}
 	e.stats.Hits += int64(n)
 	e.stats.Routed++
-	if len(e.list) > flushWords { // the device begins while the rest is recorded
-		e.Flush()
+	if len(e.list) > flushWords { // the device begins while the rest is recorded; the sum may wait all the same
+		if err := e.send(); err != nil {
+			e.fail(err)
+		}
 	}
+}
+
+// choose records the choice of experts. With jobs it makes those of single rows and leaves the choices where the host finds them, at
+// land; without it leaves them in chosen.
+func (e *encoder) choose(r *router.Rule, t *route, s, jobs, weights, chosen *tensor, land uint64, ff, out int, factor float32) {
+	flags, cut, list := uint32(r.Gating), uint32(0), uint64(0)
+	if r.Normalize {
+		flags |= 16
+	}
+	if r.Groups > 1 {
+		cut = uint32(r.Groups) | uint32(r.GroupsUsed)<<16
+	}
+	e.in(&s.track, &t.track)
+	e.out(&weights.track)
+	if jobs != nil {
+		e.out(&jobs.track)
+		list = jobs.addr()
+	} else {
+		e.out(&chosen.track)
+		land = chosen.addr()
+	}
+	e.begin(shRoute, [4]uint32{uint32(r.Experts), uint32(r.K), flags, cut})
+	e.u64(s.addr(), t.table, list, weights.addr(), land, t.gate, t.up, t.down, t.pick, t.each)
+	e.u32(uint32(ff), uint32(out), uint32(s.rows))
+	e.f32(r.Scale)
+	e.f32(factor)
+	x, y := across(s.rows)
+	e.dispatch(x, y, 1)
+}
+
+// share records what becomes of the choices of many rows: the rows by expert, where each choice lies among them, and jobs, of which
+// there is room for count a list.
+func (e *encoder) share(r *router.Rule, t *route, chosen, index, jobs *tensor, land uint64, ff, out, count int) {
+	rows := e.temp("share rows", chosen.rows, 1)
+	e.in(&chosen.track, &t.track)
+	e.out(&rows.track, &index.track, &jobs.track)
+	e.begin(shShare, [4]uint32{uint32(r.Experts), uint32(r.K), shareRows})
+	e.u64(chosen.addr(), land, rows.addr(), index.addr(), jobs.addr(), t.table, t.gate, t.up, t.down)
+	e.u32(uint32(ff), uint32(out), uint32(chosen.rows), uint32(count))
+	e.dispatch(1, 1, 1)
 }
 
 // routed records the products of jobs that the device has made: rows of x with a matrix shaped like m.
 func (e *encoder) routed(p *product, dst, x *tensor, m *compute.Matrix, jobs *tensor) {
 	kind, _ := kernels.KindOf(m.Type)
-	p.typ, p.most, p.in, p.out, p.stride, p.dst, p.ld = m.Type, 1, m.In, m.Out, m.Type.RowBytes(m.In), dst.addr(), dst.cols
-	if p.inline = e.inline(x, m.Type, m.In, m.Out, p.count); p.inline {
+	p.typ, p.in, p.out, p.stride, p.dst, p.ld = m.Type, m.In, m.Out, m.Type.RowBytes(m.In), dst.addr(), dst.cols
+	if p.inline = p.most == 1 && e.inline(x, m.Type, m.In, m.Out, p.count); p.inline {
 		kind = kernels.ActF32
 	}
 	var at *track

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ var (
 	speedFlag  = flag.String("speed", "", "measure shaders on memory of this many bytes and write the figures to this `FILE`")
 	memoryFlag = flag.Int64("speed-memory", 3<<30, "bytes of weights that are gone through")
 	shapesFlag = flag.Bool("speed-shapes", false, "measure other shapes of workgroups too")
+	onlyFlag   = flag.String("speed-only", "", "measure only figures whose name, type and shape match this expression; the read bandwidth always")
 )
 
 // figure is one line of what TestSpeed measures.
@@ -42,6 +44,7 @@ type meter struct {
 	b    *Backend
 	mem  []region
 	read float64
+	only *regexp.Regexp // figures that are wanted; nil: all
 	out  []figure
 }
 
@@ -59,6 +62,9 @@ const warm = 400 * time.Millisecond
 
 // run times count commands of bytes each, best of five rounds, and notes the figure.
 func (m *meter) run(f figure, bytes uint64, ops float64, record func(i int)) {
+	if m.only != nil && m.read > 0 && !m.only.MatchString(f.What+" "+f.Type+" "+f.Shape) {
+		return
+	}
 	e := &m.b.enc
 	best := 0.0
 	start := time.Time{}
@@ -100,7 +106,7 @@ func (m *meter) run(f figure, bytes uint64, ops float64, record func(i int)) {
 		m.read = f.GBs
 	}
 	m.out = append(m.out, f)
-	m.t.Logf("%-28s %-6s %-8s barriers %-5t %8.2f us %8.1f GB/s %6.3f %8.1f TOPS", f.What, f.Type, f.Shape, f.Barriers, f.Micros, f.GBs, f.Fraction, f.TOPS)
+	m.t.Logf("%-28s %-6s %-13s barriers %-5t %8.2f us %8.1f GB/s %6.3f %8.1f TOPS", f.What, f.Type, f.Shape, f.Barriers, f.Micros, f.GBs, f.Fraction, f.TOPS)
 }
 
 // TestSpeed measures shaders by timestamps, on weights that lie in more memory than a cache holds. It is for a GPU machine.
@@ -111,6 +117,9 @@ func TestSpeed(t *testing.T) {
 	b := open(t, Options{})
 	e := &b.enc
 	m := &meter{t: t, b: b}
+	if *onlyFlag != "" {
+		m.only = regexp.MustCompile(*onlyFlag)
+	}
 	noise := make([]byte, 16<<20)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range noise {
@@ -147,16 +156,23 @@ func TestSpeed(t *testing.T) {
 	m.run(figure{What: "empty", Count: 1000, Barriers: true}, 0, 0, func(int) { m.empty(y) })
 
 	types := []gguf.Type{gguf.Q8_0, gguf.Q4_K, gguf.Q6_K, gguf.MXFP4}
-	shapes := []vecShape{{}}
-	if *shapesFlag {
-		shapes = []vecShape{{}, {64, 2}, {64, 4}, {128, 2}, {256, 2}}
-	}
 	for _, typ := range types {
+		shapes := []vecShape{{}}
+		if *shapesFlag {
+			shapes = append(shapes, vecShape{64, 2, 0}, vecShape{64, 4, 0}, vecShape{128, 2, 0}, vecShape{256, 2, 0})
+			switch typ {
+			case gguf.Q6_K:
+				shapes = append(shapes, vecShape{64, 1, 0}, vecShape{128, 1, 0}, vecShape{32, 4, 0})
+			case gguf.MXFP4:
+				shapes = append(shapes, vecShape{128, 4, 0}, vecShape{64, 8, 0}, vecShape{32, 1, vecAlone}, vecShape{32, 2, vecAlone}, vecShape{64, 1, vecAlone},
+					vecShape{64, 2, vecAlone}, vecShape{128, 1, vecAlone}, vecShape{128, 2, vecAlone}, vecShape{256, 1, vecAlone})
+			}
+		}
 		for _, s := range shapes {
 			b.opts.shape = s
 			name := ""
 			if s.threads > 0 {
-				name = fmt.Sprintf("%dx%d", s.threads, s.rows)
+				name = fmt.Sprintf("%dx%d%s", s.threads, s.rows, map[vecWay]string{vecAlone: " alone"}[s.way])
 			}
 			for _, barriers := range []bool{false, true} {
 				if barriers && s.threads > 0 {
@@ -175,11 +191,31 @@ func TestSpeed(t *testing.T) {
 		}
 		b.opts.shape = vecShape{}
 	}
+	tiles := []tileShape{{-1, 0, false}, {}} // without tiles first
+	if *shapesFlag {
+		tiles = []tileShape{{-1, 0, false}, {32, 32, false}, {32, 32, true}, {64, 32, false}, {64, 32, true}, {64, 64, false}, {64, 64, true}, {64, 48, false}, {64, 48, true}}
+	}
 	for _, typ := range types {
-		for _, rows := range []int{32, 512} {
-			m.mat(figure{What: fmt.Sprintf("4096 x 2048, %d rows", rows), Type: typ.String(), Count: 24}, typ, 2048, 4096, rows, 1)
+		for _, s := range tiles {
+			b.opts.tile = s
+			name := ""
+			switch {
+			case s.rows < 0:
+				name = "no tiles"
+			case s.rows > 0:
+				name = fmt.Sprintf("%dx%d", s.rows, s.cols)
+				if s.ahead {
+					name += " ahead"
+				}
+			}
+			for _, rows := range []int{32, 512} {
+				m.mat(figure{What: fmt.Sprintf("4096 x 2048, %d rows", rows), Type: typ.String(), Shape: name, Count: 24}, typ, 2048, 4096, rows, 1)
+			}
+			m.mat(figure{What: "128 experts, 32 rows each", Type: typ.String(), Shape: name, Count: 6}, typ, 2048, 768, 32, 128)
+			m.mat(figure{What: "128 experts, 40 rows each", Type: typ.String(), Shape: name, Count: 6}, typ, 2048, 768, 40, 128)
+			m.mat(figure{What: "128 experts, 32 rows, down", Type: typ.String(), Shape: name, Count: 6}, typ, 768, 2048, 32, 128)
 		}
-		m.mat(figure{What: "128 experts, 32 rows each", Type: typ.String(), Count: 6}, typ, 2048, 768, 32, 128)
+		b.opts.tile = tileShape{}
 	}
 	info := b.Info()
 	doc, err := json.MarshalIndent(map[string]any{"check": "shaders", "device": info.String(), "memory": *memoryFlag, "figures": m.out}, "", " ")

@@ -81,7 +81,7 @@ func (s Suite) Routed(t *testing.T) {
 		if k.factor == 0 {
 			k.factor = 1
 		}
-		if !c.Chooses(r, 3) {
+		if !c.Chooses(r, 45) {
 			t.Fatalf("%s: the device does not choose", k.name)
 		}
 		l := compute.ExpertLayer{N: r.Experts}
@@ -119,7 +119,7 @@ func (s Suite) Routed(t *testing.T) {
 		if slots.Drop(l.Key + 2) {
 			t.Fatalf("%s: an expert of a held layer was dropped", k.name)
 		}
-		for _, rows := range []int{1, 3} {
+		for _, rows := range []int{1, 3, 45} { // 45 share experts
 			what := fmt.Sprintf("%s, %d rows", k.name, rows)
 			x, base, scores := random(uint64(90+at), rows*in, 1), random(91, rows*out, 1), random(uint64(92+at), rows*r.Experts, 2)
 			if k.change != nil {

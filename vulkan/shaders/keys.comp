@@ -16,6 +16,7 @@ layout(push_constant) uniform Push {
 } p;
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pairs { uvec2 v; };
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { vec4 v; };
+const uint HELD = KD < 128 ? KD / 16 : 8; // quads of a thread that are loaded first
 shared float query[KD];
 shared float parts[64 * 17];
 
@@ -34,17 +35,24 @@ void main() {
 	uint pos = Words(p.where).v[0], n = pos + r + 1; // positions before the end
 	uint from = p.window > 0 && n > p.window ? n - p.window : 0;
 	uint base = (p.window > 0 && pos + 1 > p.window ? pos + 1 - p.window : 0) / 64, b = base + gl_WorkGroupID.x;
-	if (64 * b >= n || 64 * b + 64 <= from)
-		return;
+	// A ring is whole blocks; where there is none cells is larger than any position. What lies at others is loaded and not used, so that
+	// keys do not wait for the position.
+	uint key = t >> 2, j = t & 3u, at = 64 * b + key;
+	uint64_t row = p.k + (uint64_t(h / p.group) * p.cells + min(64 * b % p.cells + key, p.cells - 1)) * kvBytes(KT, KD);
+	uvec4 held[HELD];
+	[[unroll]] for (uint k = 0; k < HELD; k++)
+		held[k] = raw(row, 16 * k + 4 * j);
 	for (uint i = t; i < KD; i += 256)
 		query[i] = Floats(p.q + (uint64_t(r) * p.heads + h) * KD * 4).v[i];
+	if (64 * b >= n || 64 * b + 64 <= from)
+		return;
 	barrier();
-	uint key = t >> 2, j = t & 3u, at = 64 * b + key;
 	if (at >= from && at < n) {
-		// A ring is whole blocks; where there is none cells is larger than any position.
-		uint64_t row = p.k + (uint64_t(h / p.group) * p.cells + 64 * b % p.cells + key) * kvBytes(KT, KD);
 		vec4 acc = vec4(0);
-		uint e = 0;
+		[[unroll]] for (uint k = 0; k < HELD; k++)
+			[[unroll]] for (uint c = 0; c < 4; c++)
+				acc[c] = ffma(four(held[k])[c], query[16 * k + 4 * j + c], acc[c]);
+		uint e = 16 * HELD;
 		for (; e + 128 <= KD; e += 128) {
 			uvec4 w[8];
 			[[unroll]] for (uint k = 0; k < 8; k++)

@@ -6,12 +6,16 @@
 // integer sums are exact, so that it does not matter who makes them. Then few threads add up the blocks of a row in the order of
 // the contract. With PAIR gate and up are met together and activated; with INLINE the activations are float32 and are
 // quantised here, by each workgroup for itself: that costs less than waiting for somebody else to do it.
+//
+// With ALONE a thread makes one accumulator of a row by itself, from every eighth block: MXFP4 has so few bytes for its arithmetic
+// that instructions are what counts, and so there are no sums to pass on, and where its blocks begin within a word is the same for
+// all of them.
 #include "common.glsl"
 #include "units.glsl"
 #include "product.glsl"
 #include "dot.glsl"
 #include "int8.glsl"
-layout(constant_id = 1) const uint FLAGS = 4; // rows of a thread; 256: PAIR; 512: INLINE
+layout(constant_id = 1) const uint FLAGS = 4; // rows of a thread; 256: PAIR; 512: INLINE; 1024: ALONE
 layout(constant_id = 2) const uint THREADS = 64;
 layout(constant_id = 3) const uint IN = 256; // elements of a row
 layout(local_size_x_id = 2) in;
@@ -29,9 +33,13 @@ const uint FIT = THREADS / ACROSS, ROOM = THREADS / (ROWS * LANES);
 const uint GROUPS = FIT < ROOM ? FIT : ROOM; // rows at a time
 const uint BLOCK = WIDE ? 256 : 32;
 
-shared int parts[THREADS * ROWS * 2]; // of blocks of 32: their products, as floats
-shared vec2 scales[THREADS * ROWS];
-shared float sums[THREADS];
+// No && here: the compiler makes that a branch, and then sizes of arrays are no constants.
+const bool ALONE = (FLAGS & (TYPE == MXFP4 ? 1024u : 0u)) != 0;
+const uint ALL = (ALONE ? THREADS / LANES : GROUPS) * ROWS; // rows of the workgroup, of both matrices where there is a pair
+
+shared int parts[ALONE ? 1 : THREADS * ROWS * (MINS ? 2 : 1)]; // of blocks of 32: their products, as floats
+shared vec2 scales[WIDE ? THREADS * ROWS : 1];
+shared float sums[ALONE ? THREADS * ROWS : THREADS];
 shared uint xq[INLINE ? IN / 4 : 1], xtop[INLINE ? IN / BLOCK : 1];
 shared int xs[INLINE ? IN / 16 : 1];
 
@@ -39,6 +47,11 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Qu
 uvec4 quad(uint64_t a) { return Quads(a).v; }
 
 const uint RAW = 10; // most quads of a piece
+
+// slot is where word i of the activations lies in xq. Threads beside each other read the same quad of pieces that follow each
+// other: without this all of them would lie in few banks.
+const uint TURN = TYPE == Q6_K ? 28 : TYPE == MXFP4 ? 4 : 0;
+uint slot(uint i) { return i ^ (i >> 3 & TURN); }
 
 // ONCE quads are loaded before any is used.
 const uint EACH = (IN / 4 + THREADS - 1) / THREADS, ONCE = EACH < 8 ? EACH : 8;
@@ -85,7 +98,7 @@ void quantise(uint64_t x) {
 					sum += int(q << 24) >> 24;
 				}
 			}
-			xq[i] = w;
+			xq[slot(i)] = w;
 			if (MINS || TYPE == Q6_K)
 				atomicAdd(xs[i >> 2], sum);
 		}
@@ -100,7 +113,7 @@ void quantise(uint64_t x) {
 }
 
 #define TAKE(k) if (SPAN > 16 * k) { \
-	uint i = p * (SPAN / 4) + 4 * k; \
+	uint i = slot(p * (SPAN / 4) + 4 * k); \
 	uvec4 v = INLINE ? uvec4(xq[i], xq[i + 1], xq[i + 2], xq[i + 3]) : quad(q + (p * SPAN + 16 * k)); \
 	x[4 * k] = v.x; \
 	x[4 * k + 1] = v.y; \
@@ -163,10 +176,9 @@ void load(uint64_t row, uint p, out uvec4 w[RAW]) {
 		break;
 	}
 	case MXFP4: {
-		uint64_t b = row + 17 * p + 1;
-		w[0] = quad(b & ~15ul);
-		w[1] = quad(b + 15 & ~15ul); // the same where all 16 bytes lie in one
-		w[2].x = u8(b - 1, 0);
+		uint64_t b = row + 17 * p & ~3ul;
+		w[0] = uvec4(word(b, 0), word(b, 4), word(b, 8), word(b, 12));
+		w[1].x = word(b, 16);
 		break;
 	}
 	}
@@ -187,6 +199,9 @@ void load(uint64_t row, uint p, out uvec4 w[RAW]) {
 
 const uint each4 = 0x11111111u;
 
+// late takes word k of w from byte n/8 on.
+#define LATE(w, k, n) uint((uint64_t(w[(k) + 1]) << 32 | w[k]) >> (n))
+
 #define WORDS4(k) w[k].x, w[k].y, w[k].z, w[k].w
 // SIX meets word k of each quarter of a half block of Q6_K.
 #define SIX(k) \
@@ -194,17 +209,43 @@ const uint each4 = 0x11111111u;
 	a1 += dot4(l[k + 8] & low4 | h[k] << 2 & 0x30303030u, x[k + 8]); \
 	a2 += dot4(l[k] >> 4 & low4 | h[k] & 0x30303030u, x[k + 16]); \
 	a3 += dot4(l[k + 8] >> 4 & low4 | h[k] >> 2 & 0x30303030u, x[k + 24]);
-// FOUR meets word k of MXFP4. Of the magnitudes 0, 1, 2, 3, 4, 6, 8, 12 a code from 4 on counts its low bits again, and both of
-// them once more.
+
+// sixes is a half block of Q6_K: its low and high bits and its eight scales.
+int sixes(const uint l[20], const uint h[12], uint s0, uint s1, const uint x[32], const int xsum[8]) {
+	int a0 = -32 * xsum[0], a1 = -32 * xsum[2], a2 = -32 * xsum[4], a3 = -32 * xsum[6];
+	SIX(0) SIX(1) SIX(2) SIX(3)
+	int isum = (int(s0 << 24) >> 24) * a0 + (int(s0 << 8) >> 24) * a1 + (int(s1 << 24) >> 24) * a2 + (int(s1 << 8) >> 24) * a3;
+	a0 = -32 * xsum[1];
+	a1 = -32 * xsum[3];
+	a2 = -32 * xsum[5];
+	a3 = -32 * xsum[7];
+	SIX(4) SIX(5) SIX(6) SIX(7)
+	return isum + (int(s0 << 16) >> 24) * a0 + (int(s0) >> 24) * a1 + (int(s1 << 16) >> 24) * a2 + (int(s1) >> 24) * a3;
+}
+
+// FOUR meets word k of MXFP4. Of the magnitudes 0, 1, 2, 3, 4, 6, 8, 12 a code from 4 on counts its low bits again, and 7 two
+// more. What is negative is taken off twice. The high magnitudes meet their activations together with the low ones, which the
+// same product of these takes off again: on GPUs there is more room for a product than for a mask.
 #define FOUR(k) { \
-	uint c = uint((uint64_t(v[k + 1]) << 32 | v[k]) >> sh); \
+	uint c = LATE(v, k, n); \
 	uint m = c & (c >> 2 & each4) * 3; \
-	m = (c & 0x77777777u) + m + 2 * (m & m >> 1 & each4); \
-	uint neg = m & (c >> 3 & each4) * 15; \
-	lo += dot4(m & low4, x[k]); \
-	hi += dotu(x[k + 4], m & ~low4); \
-	nlo += dot4(neg & low4, x[k]); \
-	nhi += dotu(x[k + 4], neg & ~low4); \
+	m = (c & 0x77777777u) + m + (m << 1 & m & 0x22222222u); \
+	uint sign = (c >> 3 & each4) * 15, low = m & low4; \
+	lo += dot4(low, x[k]); \
+	nlo += dot4(low & sign, x[k]); \
+	hi += dotu(x[k + 4], m); \
+	both += dot4(low, x[k + 4]); \
+	nhi += dotu(x[k + 4], m & sign & ~low4); \
+}
+
+// fours is a block of MXFP4 that begins n/8 - 1 bytes after v does.
+int fours(const uint v[5], uint n, const uint x[32], out float d) {
+	// The scale is 2^(e-128), which is no normal number where e is 0 or 1: then the second one is the greater.
+	uint e = v[0] >> n - 8 & 255u;
+	d = intBitsToFloat(max(int(e * 0x00800000u - 0x00800000u), int(e * 0x00200000u + 0x00200000u)));
+	int lo = 0, hi = 0, nlo = 0, nhi = 0, both = 0;
+	FOUR(0) FOUR(1) FOUR(2) FOUR(3)
+	return lo - 2 * nlo + (hi - both - 2 * nhi >> 4);
 }
 
 // meet multiplies piece p with its activations: the integer sums, and scale and minimum of the block.
@@ -251,16 +292,7 @@ void meet(const uvec4 w[RAW], uint64_t row, uint p, const uint x[32], const int 
 		SHIFT4(s, o)
 		d = widen(s[4] >> 8 * (o & 2u) & 0xffffu);
 		X4(HALF, s, 0, o)
-		uint s0 = mix(s[0], s[2], (p & 1u) != 0), s1 = mix(s[1], s[3], (p & 1u) != 0);
-		int a0 = -32 * xsum[0], a1 = -32 * xsum[2], a2 = -32 * xsum[4], a3 = -32 * xsum[6];
-		SIX(0) SIX(1) SIX(2) SIX(3)
-		isum = (int(s0 << 24) >> 24) * a0 + (int(s0 << 8) >> 24) * a1 + (int(s1 << 24) >> 24) * a2 + (int(s1 << 8) >> 24) * a3;
-		a0 = -32 * xsum[1];
-		a1 = -32 * xsum[3];
-		a2 = -32 * xsum[5];
-		a3 = -32 * xsum[7];
-		SIX(4) SIX(5) SIX(6) SIX(7)
-		isum += (int(s0 << 16) >> 24) * a0 + (int(s0) >> 24) * a1 + (int(s1 << 16) >> 24) * a2 + (int(s1) >> 24) * a3;
+		isum = sixes(l, h, mix(s[0], s[2], (p & 1u) != 0), mix(s[1], s[3], (p & 1u) != 0), x, xsum);
 		break;
 	}
 	case Q8_0: {
@@ -273,48 +305,73 @@ void meet(const uvec4 w[RAW], uint64_t row, uint p, const uint x[32], const int 
 		break;
 	}
 	case MXFP4: {
-		uint o = uint(row + 17 * p + 1) & 15u, e = w[2].x, sh = 8 * (o & 3u);
-		uint v[8] = {WORDS4(0), WORDS4(1)};
-		SHIFT4(v, o)
-		d = uintBitsToFloat(mix(e - 1 << 23, 0x00200000u << (e & 1u), e < 2));
-		int lo = 0, hi = 0, nlo = 0, nhi = 0;
-		FOUR(0) FOUR(1) FOUR(2) FOUR(3)
-		isum = lo - 2 * nlo + (hi - 2 * nhi >> 4);
+		const uint v[5] = {WORDS4(0), w[1].x};
+		isum = fours(v, 8 + 8 * (uint(row + 17 * p) & 3u), x, d);
 		break;
 	}
 	}
 }
 
-void main() {
+// begins is where row r of the workgroup lies; those past the end are the last one again.
+uint64_t begins(const Job j, uint first, uint r) {
+	uint n = first + (PAIR ? r >> 1 : r);
+	return (PAIR && (r & 1u) != 0 ? j.w2 : j.w) + uint64_t(min(n, p.out_ - 1)) * p.stride;
+}
+
+// A thread that is ALONE loads the blocks of AHEAD steps before it meets any; a step is a block of each of its rows.
+const uint STEPS = (PIECES + LANES - 1) / LANES, AHEAD = ROWS >= 4 ? 1 : STEPS < 4 / ROWS ? STEPS : 4 / ROWS;
+
+// steps goes through the blocks of AHEAD steps from one on; with whole all of them are there. Addresses are written so that the
+// blocks lie at fixed distances from the first.
+void steps(const bool whole, uint step, const uint64_t from[ROWS], const uint n[ROWS], uint64_t q, uint64_t d, uint64_t s, inout float acc[ROWS]) {
+	uint v[AHEAD][ROWS][5];
+	uint now = step * LANES + gl_LocalInvocationID.x % LANES;
+	[[unroll]] for (uint k = 0; k < ROWS; k++) {
+		uint64_t a = from[k] + 17 * LANES * step;
+		[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+			bool there = whole || now + i * LANES < PIECES;
+			[[unroll]] for (uint m = 0; m < 5; m++)
+				v[i][k][m] = word(there ? a + uint64_t(17 * LANES * i) : from[k], 4 * m);
+		}
+	}
+	[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+		uint at = now + i * LANES, x[32];
+		int xsum[8];
+		float dy;
+		if (INLINE || !whole)
+			activations(q, d, s, whole ? at : min(at, PIECES - 1), x, xsum, dy);
+		else
+			activations(q + SPAN * now, d + 4 * now, s, i * LANES, x, xsum, dy);
+		[[unroll]] for (uint k = 0; k < ROWS; k++) {
+			float dw;
+			int isum = fours(v[i][k], n[k], x, dw);
+			float y = (dw * dy) * float(isum);
+			if (whole || at < PIECES)
+				acc[k] = acc[k] + y;
+		}
+	}
+}
+
+// joined meets the rows of the workgroup and adds up the accumulator that is the thread's.
+float joined(const Job j, uint first, uint64_t q, uint64_t d, uint64_t s) {
 	uint t = gl_LocalInvocationID.x;
-	Job j = Jobs(p.jobs).v[gl_WorkGroupID.z];
-	if (j.n == 0)
-		return;
-	uint act = j.rows != 0 ? Words(j.rows).v[0] : j.act;
-	uint64_t q = p.q + uint64_t(act) * IN, d = p.d + uint64_t(act) * (IN / BLOCK) * 4, s = p.s + uint64_t(act) * (IN / 32) * 4;
-	if (INLINE)
-		quantise(p.q + uint64_t(act) * IN * 4);
-	const uint all = GROUPS * ROWS; // rows of the workgroup, of both matrices where there is a pair
-	uint first = gl_WorkGroupID.x * (PAIR ? all / 2 : all);
 	uint piece = t % ACROSS, g = t / ACROSS;
 	// The thread that adds up: accumulator lane of row r of the workgroup.
 	uint r = t / LANES, lane = t % LANES;
 	float acc = 0;
 	for (uint base = 0; base < PIECES; base += ACROSS) {
 		uint at = base + piece;
-		if (g < GROUPS && at < PIECES) {
+		bool there = g < GROUPS && piece < ACROSS && at < PIECES;
+		uint x[32];
+		int xsum[8];
+		float dy;
+		if (there) {
 			uvec4 raw[ROWS][RAW];
 			uint64_t row[ROWS];
 			[[unroll]] for (uint k = 0; k < ROWS; k++) {
-				uint rr = k * GROUPS + g;
-				uint n = first + (PAIR ? rr >> 1 : rr);
-				// Rows past the end are the last one again.
-				row[k] = (PAIR && (rr & 1u) != 0 ? j.w2 : j.w) + uint64_t(min(n, p.out_ - 1)) * p.stride;
+				row[k] = begins(j, first, k * GROUPS + g);
 				load(row[k], at, raw[k]);
 			}
-			uint x[32];
-			int xsum[8];
-			float dy;
 			activations(q, d, s, at, x, xsum, dy);
 			[[unroll]] for (uint k = 0; k < ROWS; k++) {
 				int isum, msum;
@@ -333,8 +390,8 @@ void main() {
 			}
 		}
 		barrier();
-		if (r < all) {
-			uint n = min(ACROSS, PIECES - base), from = r * ACROSS;
+		if (r < ALL) {
+			uint n = PIECES % ACROSS == 0 ? ACROSS : min(ACROSS, PIECES - base), from = r * ACROSS;
 			if (WIDE) {
 				for (uint b = lane; b < n / PER; b += LANES) {
 					int isum = 0, msum = 0;
@@ -355,9 +412,42 @@ void main() {
 		}
 		barrier();
 	}
-	sums[t] = acc;
+	return acc;
+}
+
+void main() {
+	uint t = gl_LocalInvocationID.x;
+	Job j = Jobs(p.jobs).v[gl_WorkGroupID.z];
+	if (j.n == 0)
+		return;
+	uint act = j.rows != 0 ? Words(j.rows).v[0] : j.act;
+	uint64_t q = p.q + uint64_t(act) * IN, d = p.d + uint64_t(act) * (IN / BLOCK) * 4, s = p.s + uint64_t(act) * (IN / 32) * 4;
+	uint first = gl_WorkGroupID.x * (PAIR ? ALL / 2 : ALL);
+	if (INLINE)
+		quantise(p.q + uint64_t(act) * IN * 4);
+	if (ALONE) {
+		uint lane = t % LANES, n[ROWS];
+		uint64_t from[ROWS];
+		float acc[ROWS];
+		[[unroll]] for (uint k = 0; k < ROWS; k++) {
+			uint64_t b = begins(j, first, k * (THREADS / LANES) + t / LANES) + 17 * min(lane, PIECES - 1);
+			from[k] = b & ~3ul;
+			n[k] = 8 + 8 * (uint(b) & 3u);
+			acc[k] = 0;
+		}
+		const uint most = PIECES / LANES / AHEAD * AHEAD; // steps that are whole
+		[[dont_unroll]] for (uint i = 0; i < most; i += AHEAD)
+			steps(true, i, from, n, q, d, s, acc);
+		if (most < STEPS)
+			for (uint i = most; i < STEPS; i += AHEAD)
+				steps(false, i, from, n, q, d, s, acc);
+		[[unroll]] for (uint k = 0; k < ROWS; k++)
+			sums[k * THREADS + t] = acc[k];
+	} else {
+		sums[t] = joined(j, first, q, d, s);
+	}
 	barrier();
-	if (t >= (PAIR ? all / 2 : all) || first + t >= p.out_)
+	if (t >= (PAIR ? ALL / 2 : ALL) || first + t >= p.out_)
 		return;
 	float y[2];
 	[[unroll]] for (uint m = 0; m < (PAIR ? 2 : 1); m++) {

@@ -12,7 +12,7 @@ layout(constant_id = 2) const uint FLAGS = 1; // router.Gating; 16: weights are 
 layout(constant_id = 3) const uint CUT = 0;   // groups, and how many of them count in the upper half; 0: none
 layout(push_constant) uniform Push {
 	uint64_t scores, table;          // rows of N; for each expert where gate, up and down lie
-	uint64_t jobs, weights, ids;     // rows of 3 lists of K; rows of K
+	uint64_t jobs, weights, ids;     // rows of 3 lists of K, 0: none; rows of K
 	uint64_t gate, up, down;         // biases of all experts, 0: none
 	uint64_t pick, each_;            // what is added for the choice, and what multiplies weights; 0: nothing
 	uint ff, out_;                   // elements of the biases of gate and up, and of down
@@ -25,12 +25,17 @@ const uint GATING = FLAGS & 15u, GROUPS = CUT & 0xffffu, USED = CUT >> 16;
 const uint SIZE = GROUPS > 0 ? N / GROUPS : N;
 #define INF uintBitsToFloat(0x7f800000u)
 shared float probs[N], sel[N];
-shared float tops[128], total;
+shared float tops[128], top8[8], total;
+const bool NEAR = N <= 256; // whether the table is loaded first
+shared uvec2 lies[NEAR ? 3 * N : 1];
 shared float groups_[GROUPS > 0 ? GROUPS : 1];
 shared bool kept[GROUPS > 0 ? GROUPS : 1];
 shared uint chosen[K];
 shared float by[K];
 shared uint bad;
+
+// lie is word i of the table.
+uint64_t lie(uint i) { return NEAR ? packUint2x32(lies[i]) : Longs(p.table).v[i]; }
 
 void main() {
 	uint t = gl_LocalInvocationID.x, row = gl_WorkGroupID.x;
@@ -47,13 +52,23 @@ void main() {
 		top = v > top ? v : top;
 	}
 	tops[t] = top;
-	[[unroll]] for (uint h = 64; h > 0; h /= 2) {
-		barrier();
-		if (t < h)
-			tops[t] = tops[t + h] > tops[t] ? tops[t + h] : tops[t];
+	if (NEAR) {
+		for (uint i = t; i < 3 * N; i += 128)
+			lies[i] = unpackUint2x32(Longs(p.table).v[i]);
 	}
 	barrier();
-	top = tops[0];
+	if (t < 8) {
+		float v[16];
+		[[unroll]] for (uint k = 0; k < 16; k++)
+			v[k] = tops[8 * k + t];
+		[[unroll]] for (uint k = 1; k < 16; k++)
+			v[0] = v[k] > v[0] ? v[k] : v[0];
+		top8[t] = v[0];
+	}
+	barrier();
+	top = top8[0];
+	[[unroll]] for (uint k = 1; k < 8; k++)
+		top = top8[k] > top ? top8[k] : top;
 	if (GATING == 1) {
 		for (uint i = t; i < N; i += 128)
 			probs[i] = fexp(sel[i] - top);
@@ -127,8 +142,10 @@ void main() {
 		}
 		for (; j < N; j++)
 			before += (GROUPS == 0 || kept[j / SIZE]) && (sel[j] > x || sel[j] == x && j < i) ? 1 : 0;
-		if (before < K)
+		if (before < K) {
 			chosen[before] = i;
+			by[before] = probs[i];
+		}
 	}
 	barrier();
 	bool wrong = bad != 0;
@@ -136,23 +153,26 @@ void main() {
 		float s = 0, best = -INF;
 		if (GATING == 3) {
 			for (uint k = 0; k < K; k++)
-				best = probs[chosen[k]] > best ? probs[chosen[k]] : best;
+				best = by[k] > best ? by[k] : best;
 			if (best == -INF)
 				bad = 1;
 			for (uint k = 0; k < K; k++) {
-				by[k] = fexp(probs[chosen[k]] - best);
+				by[k] = fexp(by[k] - best);
 				s = s + by[k];
 			}
 			for (uint k = 0; k < K; k++)
 				by[k] = div(by[k], s);
-		} else {
-			for (uint k = 0; k < K; k++)
-				by[k] = probs[chosen[k]];
 		}
 		if ((FLAGS & 16u) != 0) {
 			s = 0;
-			for (uint k = 0; k < K; k++)
-				s = s + by[k];
+			for (uint i = 0; i < K; i += 8) {
+				float v[8];
+				[[unroll]] for (uint k = 0; k < 8; k++)
+					v[k] = by[min(i + k, K - 1)];
+				[[unroll]] for (uint k = 0; k < 8; k++)
+					if (i + k < K)
+						s = s + v[k];
+			}
 			s = s > 6.103515625e-5 ? s : 6.103515625e-5;
 			total = s;
 		}
@@ -176,14 +196,16 @@ void main() {
 		uint e = wrong ? 0 : chosen[k], at = row * K + k;
 		Words(p.ids).v[at] = wrong ? 0xffffffffu : e;
 		Floats(p.weights).v[at] = wrong ? 0 : by[k];
+		if (p.jobs == 0) // share.comp makes them
+			continue;
 		Job j;
 		j.rows = 0;
 		j.first = at;
 		j.n = wrong ? 0 : 1;
 		j.act = row;
 		j.off = 0;
-		j.w = Longs(p.table).v[3 * e];
-		j.w2 = Longs(p.table).v[3 * e + 1];
+		j.w = lie(3 * e);
+		j.w2 = lie(3 * e + 1);
 		j.bias = p.gate != 0 ? p.gate + uint64_t(e) * p.ff * 4 : 0;
 		j.bias2 = p.up != 0 ? p.up + uint64_t(e) * p.ff * 4 : 0;
 		NewJobs(p.jobs).v[at] = j;
@@ -191,7 +213,7 @@ void main() {
 		j.bias = j.bias2;
 		NewJobs(p.jobs).v[p.rows * K + at] = j;
 		j.act = at;
-		j.w = Longs(p.table).v[3 * e + 2];
+		j.w = lie(3 * e + 2);
 		j.bias = p.down != 0 ? p.down + uint64_t(e) * p.out_ * 4 : 0;
 		NewJobs(p.jobs).v[2 * p.rows * K + at] = j;
 	}

@@ -61,15 +61,26 @@ void main() {
 	}
 	for (first = from / 64; first < last; first += 64) {
 		count = min(64, last - first);
+		uint x[HELD], y[HELD];
+		load(0, t, x); // which nothing of what follows waits for
 		barrier();
 		for (uint i = t; i < 64 * count; i += 128)
 			w[(i >> 6) * 65 + (i & 63u)] = Floats(scores).v[(first - base) * 64 + i];
 		barrier();
 		uint lo = max(from, 64 * (first + t)) - 64 * (first + t), hi = min(n, 64 * (first + t) + 64) - 64 * (first + t); // of block t
 		if (t < count) {
-			float best = -INF;
-			for (uint j = lo; j < hi; j++)
-				best = w[t * 65 + j] > best ? w[t * 65 + j] : best;
+			float best = -INF; // what cannot be compared is not the largest
+			for (uint j = 0; j < 64; j += 16) {
+				float v[16];
+				[[unroll]] for (uint k = 0; k < 16; k++)
+					v[k] = w[t * 65 + j + k];
+				[[unroll]] for (uint k = 0; k < 16; k++)
+					v[k] = j + k >= lo && j + k < hi && v[k] > -INF ? v[k] : -INF;
+				[[unroll]] for (uint s = 8; s > 0; s /= 2)
+					[[unroll]] for (uint k = 0; k < s; k++)
+						v[k] = v[k] > v[k + s] ? v[k] : v[k + s];
+				best = v[0] > best ? v[0] : best;
+			}
 			top[t] = best;
 		}
 		barrier();
@@ -96,15 +107,18 @@ void main() {
 		}
 		barrier();
 		if (t < count) {
-			float s = 0;
-			for (uint j = lo; j < hi; j++)
-				s = s + w[t * 65 + j];
+			float s = 0; // never less, so that nothing added is nothing
+			for (uint j = 0; j < 64; j += 16) {
+				float v[16];
+				[[unroll]] for (uint k = 0; k < 16; k++)
+					v[k] = w[t * 65 + j + k];
+				[[unroll]] for (uint k = 0; k < 16; k++)
+					s = s + (j + k >= lo && j + k < hi ? v[k] : 0);
+			}
 			block[t] = s;
 			before[t] = top[t] > before[t] ? fexp(before[t] - top[t]) : 1;
 		}
 		barrier();
-		uint x[HELD], y[HELD];
-		load(0, t, x);
 		for (uint g = 0; g < count * (64 / STEP); g++) {
 			if (g + 1 < count * (64 / STEP))
 				load(g + 1, t, y);
