@@ -96,20 +96,22 @@ func (s *Store) AddBuffer(tokens []int32, class Class, b *Buffer) bool {
 	}
 	e := &entry{head: head{Kind: Snapshot, Class: class, Space: s.space, Parent: parent.ID, Start: len(tokens), End: len(tokens), Size: size}, parent: parent}
 	e.ID = e.id()
-	if s.closed || s.entries[e.ID] != nil || len(s.entries) >= maxEntries || !s.reserve(e.overhead()) {
+	s.pin(e.parent)
+	if s.closed || s.entries[e.ID] != nil || !s.enter(e) {
 		old := s.entries[e.ID]
+		s.unpin(e.parent)
 		s.mu.Unlock()
 		b.Free()
 		return old != nil
 	}
-	s.pin(e.parent)
 	s.mu.Unlock()
 	e.Sum = crc32.Checksum(b.Data, castagnoli)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.unpin(e.parent)
 	if s.closed || e.parent.gone || s.entries[e.ID] != nil {
-		s.ram -= e.overhead() + taken(size)
+		s.leave(e)
+		s.ram -= taken(size)
 		freeBuf(b.Data)
 		return s.entries[e.ID] != nil
 	}
@@ -149,12 +151,17 @@ func (s *Store) add(e *entry, write bool, fill func(dst []byte)) bool {
 		s.mu.Unlock()
 		return true
 	}
-	if s.closed || len(s.entries) >= maxEntries && !s.forget() || !s.reserve(taken(e.Size)+e.overhead()) {
+	s.pin(e.parent) // it must not leave while room is made and the bytes are copied
+	entered := !s.closed && s.enter(e)
+	if !entered || !s.reserve(taken(e.Size)) {
+		if entered {
+			s.leave(e)
+		}
+		s.unpin(e.parent)
 		s.stats.Refused++
 		s.mu.Unlock()
 		return false
 	}
-	s.pin(e.parent) // it must not leave while the bytes are copied
 	s.mu.Unlock()
 	buf, err := makeBuf(e.Size)
 	if err == nil {
@@ -168,7 +175,8 @@ func (s *Store) add(e *entry, write bool, fill func(dst []byte)) bool {
 	defer s.mu.Unlock()
 	defer s.unpin(e.parent)
 	if err != nil || s.closed || e.parent.gone || s.entries[e.ID] != nil {
-		s.ram -= taken(e.Size) + e.overhead()
+		s.leave(e)
+		s.ram -= taken(e.Size)
 		if err != nil {
 			s.log.Warn("no memory for a prompt", "bytes", e.Size, "reason", err)
 		} else {

@@ -1,6 +1,7 @@
 package promptstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -85,7 +86,7 @@ func (s *Store) openDisk() (*disk, error) {
 	d.unlock = unlock
 	s.disk = d
 	if err := d.load(); err != nil {
-		s.disk, s.entries, s.root, s.ram = nil, map[ID]*entry{}, entry{}, 0
+		s.disk, s.entries, s.root, s.ram, s.index = nil, map[ID]*entry{}, entry{}, 0, 0
 		unlock()
 		return nil, err
 	}
@@ -140,22 +141,47 @@ func (d *disk) load() error {
 		switch {
 		case p == nil || p != &s.root && (p.Kind != Rows || e.Start <= p.Start || e.Start > p.End):
 			d.damaged(name, fmt.Errorf("%w: it continues %s at position %d, which is not there", ErrDamaged, e.Parent, e.Start))
-		case s.ram+e.overhead() > s.opt.RAM:
-			return fmt.Errorf("an index of %d entries does not fit %d bytes of RAM", len(found), s.opt.RAM)
-		case len(s.entries) >= maxEntries:
-			if err := os.Remove(name); err != nil {
-				return err
-			}
-			s.stats.Deleted++
 		default:
 			e.parent = p
 			s.insert(e)
 			s.ram += e.overhead()
+			s.index += e.overhead()
 			s.last = max(s.last, e.used)
 			d.bytes += fileSize(&e.head)
 		}
 	}
+	d.prune()
 	return nil
+}
+
+// prune deletes what the index has no room for, as where a store had more RAM before. It goes from leaf to leaf in rounds, since
+// thousands may be too many.
+func (d *disk) prune() {
+	s := d.s
+	had := len(s.entries)
+	for s.crowded(0, 0) {
+		type victim struct {
+			e   *entry
+			bad float64
+		}
+		var leaves []victim
+		for _, e := range s.entries {
+			if e.leaf() {
+				leaves = append(leaves, victim{e, s.badness(e, s.last)})
+			}
+		}
+		slices.SortFunc(leaves, func(a, b victim) int { return cmp.Compare(b.bad, a.bad) })
+		for _, v := range leaves {
+			if !s.crowded(0, 0) {
+				break
+			}
+			s.remove(v.e)
+			s.stats.Deleted++
+		}
+	}
+	if n := len(s.entries); n < had {
+		s.log.Info("prompts leave the disk that there is no room to remember", "entries", had, "left", n)
+	}
 }
 
 // read reads the head of the file called name.

@@ -86,7 +86,36 @@ func (s *Store) reserve(n int64) bool {
 	return true
 }
 
-// forget makes room for an entry in the index. Callers hold mu.
+// enter makes room for e in the index and counts it there. Callers hold mu.
+func (s *Store) enter(e *entry) bool {
+	n := e.overhead()
+	if n > s.opt.RAM/indexShare {
+		return false
+	}
+	for s.crowded(1, n) {
+		if !s.forget() {
+			return false
+		}
+	}
+	if !s.reserve(n) {
+		return false
+	}
+	s.index += n
+	return true
+}
+
+// crowded reports whether n entries of so many bytes are too many for the index, beside those that it has. Callers hold mu.
+func (s *Store) crowded(n int, bytes int64) bool {
+	return len(s.entries)+n > maxEntries || s.index+bytes > s.opt.RAM/indexShare
+}
+
+// leave takes back what enter counted. Callers hold mu.
+func (s *Store) leave(e *entry) {
+	s.ram -= e.overhead()
+	s.index -= e.overhead()
+}
+
+// forget takes the entry out of the index whose loss costs least. Callers hold mu.
 func (s *Store) forget() bool {
 	e := s.worst(func(e *entry) bool { return e.leaf() && !e.queued })
 	if e == nil {
@@ -113,7 +142,7 @@ func (s *Store) remove(e *entry) {
 		e.parent.snaps = out(e.parent.snaps)
 	}
 	delete(s.entries, e.ID)
-	s.ram -= e.overhead()
+	s.leave(e)
 	e.gone = true
 	if e.onDisk {
 		s.disk.delete(e)

@@ -45,6 +45,7 @@ type Store struct {
 	root    entry
 	entries map[ID]*entry
 	ram     int64 // bytes of buffers and of the index
+	index   int64 // of that, the index
 	stats   Stats
 	last    int64 // the latest time given out
 	closed  bool
@@ -82,11 +83,16 @@ type entry struct {
 	used     int64 // nanoseconds
 }
 
-// overhead is what the index takes for an entry.
-func (e *entry) overhead() int64 { return 320 + 4*int64(len(e.Tokens)) }
+// overhead is what the index takes for an entry: what lives on the Go heap, and as much again, which a collector lets the heap
+// grow by before it looks for what has died.
+func (e *entry) overhead() int64 { return 2 * (352 + 4*int64(len(e.Tokens))) }
 
-// maxEntries bounds the index.
-const maxEntries = 1 << 14
+// The index is bounded by a number of entries and by a share of the RAM, as its reciprocal: what lies on disk alone must leave
+// room for bytes, or nothing new would ever be kept.
+const (
+	maxEntries = 1 << 14
+	indexShare = 4
+)
 
 // Open makes a store and learns what the folder holds, by heads alone. A folder that cannot be used, since another process
 // holds it or the disk refuses, costs a line in the log and the use of the disk, never the store.

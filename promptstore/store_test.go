@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -152,7 +153,7 @@ func TestShared(t *testing.T) {
 			t.Fatal("no room")
 		}
 	}
-	if st := s.Stats(); st.Entries != 4 || st.RAM > (300+50+3)*rowSize+4*400+4*353 {
+	if st := s.Stats(); st.Entries != 4 || st.RAM > (300+50+3)*rowSize+2*(4*400+4*353) {
 		t.Errorf("%+v", st)
 	}
 	for _, x := range [][]int32{a, b, c, a[:1], a[:256], a[:257], b[:101]} {
@@ -249,6 +250,7 @@ func TestRandom(t *testing.T) {
 			n := check(t, s, x, Need{Window: 20 * r.IntN(2), Snapshot: r.IntN(2) > 0}, 500)
 			found += n
 			whole += len(x)
+			indexed(t, s)
 			st := s.Stats()
 			if st.RAM > o.RAM || st.Disk > o.Disk {
 				t.Fatalf("seed %d: %+v", seed, st)
@@ -468,6 +470,91 @@ func TestFolder(t *testing.T) {
 		t.Error("a store without its folder does not work")
 	}
 	closing(t, c)
+}
+
+// indexed adds up what the index takes and compares it with what is counted.
+func indexed(t testing.TB, s *Store) int64 {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := int64(0)
+	for _, e := range s.entries {
+		n += e.overhead()
+	}
+	if n != s.index {
+		t.Fatalf("an index of %d bytes counts as %d", n, s.index)
+	}
+	return n
+}
+
+// TestIndex: what lies on disk alone never takes the RAM from what is new, and a store that has less RAM than before goes on with the
+// part of the folder that it can remember.
+func TestIndex(t *testing.T) {
+	o := Options{Dir: t.TempDir(), RAM: 128 << 10}
+	s := open(t, o)
+	var last []int32
+	for i := range 300 {
+		last = append([]int32{int32(i)}, count(63, 1+i)...)
+		if !keep(s, last, 64, 0, 0, false) {
+			t.Fatalf("no room for prompt %d: %+v", i, s.Stats())
+		}
+		if n := indexed(t, s); n > o.RAM/indexShare {
+			t.Fatalf("after %d prompts the index takes %d bytes of %d", i+1, n, o.RAM)
+		}
+		s.Flush()
+	}
+	if n := check(t, s, last, Need{}, 0); n != len(last) {
+		t.Errorf("%d of %d positions of the last prompt found", n, len(last))
+	}
+	long := append([]int32{-1}, count(640, 3)...) // eleven entries, each of which the next one hangs on
+	if !keep(s, long, 64, 0, 0, false) {
+		t.Errorf("no room for a long prompt: %+v", s.Stats())
+	}
+	s.Flush()
+	had := s.Stats().Entries
+	closing(t, s)
+
+	o.RAM /= 2
+	s = open(t, o)
+	defer closing(t, s)
+	st := s.Stats()
+	if n := indexed(t, s); !s.Disk() || st.Entries == 0 || st.Entries+st.Deleted != had || n > o.RAM/indexShare {
+		t.Errorf("with half the RAM: %d entries, an index of %d bytes; %+v", had, n, st)
+	}
+	if n, files := dirBytes(t, o.Dir); n != st.Disk || len(files) != st.Entries {
+		t.Errorf("%d bytes in %d files, the store counts %d in %d entries", n, len(files), st.Disk, st.Entries)
+	}
+	if !keep(s, count(64, 2), 64, 0, 0, false) {
+		t.Errorf("no room afterwards: %+v", s.Stats())
+	}
+}
+
+// TestIndexCount: an entry of the index counts as what the heap grows by for it, twice what lives.
+func TestIndexCount(t *testing.T) {
+	const entries = 4000
+	for _, n := range []int{1, 16, 100, PieceTokens} {
+		s := open(t, Options{RAM: 1 << 30})
+		live := func() int64 {
+			runtime.GC()
+			runtime.GC() // what pools hold goes with the second
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		was := live()
+		for i := range entries {
+			tokens := make([]int32, n)
+			tokens[0] = int32(i)
+			if !s.AddRows(tokens, 0, false, 1, func([]byte) {}) {
+				t.Fatal("no room")
+			}
+		}
+		got, want := 2*(live()-was)/entries, indexed(t, s)/entries
+		if got > want+want/8 || got < want-want/8 {
+			t.Errorf("an entry of %d tokens counts as %d bytes, twice what lives is %d", n, want, got)
+		}
+		closing(t, s)
+	}
 }
 
 // TestTails: a snapshot shortly before a prompt's end is written once it was of use.
