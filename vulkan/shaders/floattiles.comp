@@ -7,27 +7,11 @@
 #include "product.glsl"
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint TYPE = 0;
-layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pairs { uvec2 v; };
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { vec4 v; };
+#include "fours.glsl"
 const uint ROWS = 32, COLS = 16, PITCH = 17;
 shared vec4 as_[ROWS * PITCH], bs[COLS * PITCH];
 shared uint who[COLS];
 #include "dots.glsl"
-
-// raw is four elements as they lie there.
-uvec4 raw(uint64_t row, uint i) {
-	if (TYPE == 0)
-		return floatBitsToUint(Quads(row + 4 * i).v);
-	return uvec4(Pairs(row + 2 * i).v, 0, 0);
-}
-vec4 four(uvec4 w) {
-	if (TYPE == 0)
-		return uintBitsToFloat(w);
-	uvec4 h = uvec4(w.x & 0xffffu, w.x >> 16, w.y & 0xffffu, w.y >> 16);
-	if (TYPE == 1)
-		return vec4(widen(h.x), widen(h.y), widen(h.z), widen(h.w));
-	return uintBitsToFloat(h << 16);
-}
 
 void main() {
 	uint t = gl_LocalInvocationID.x;

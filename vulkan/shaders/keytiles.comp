@@ -16,21 +16,10 @@ layout(push_constant) uniform Push {
 	uint window, cells, ld, rows; // ld: scores from head to head
 	float scale;
 } p;
-layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pairs { uvec2 v; };
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { vec4 v; };
+#include "kvfours.glsl"
 const uint ROWS = 8, PITCH = SPAN / 4 + 1, HELD = 16; // HELD queries at a time
 shared vec4 as_[64 * PITCH], bs[HELD * PITCH];
 #include "dots.glsl"
-
-vec4 four(uint64_t key, uint i) {
-	if (KT == 0) {
-		uvec2 w = Pairs(key + 2 * i).v;
-		return vec4(widen(w.x & 0xffffu), widen(w.x >> 16), widen(w.y & 0xffffu), widen(w.y >> 16));
-	}
-	if (KT == 1)
-		return Quads(key + 4 * i).v;
-	return vec4(kvElement(KT, key, i), kvElement(KT, key, i + 1), kvElement(KT, key, i + 2), kvElement(KT, key, i + 3));
-}
 
 void main() {
 	uint t = gl_LocalInvocationID.x, g = gl_WorkGroupID.y, r0 = gl_WorkGroupID.z * ROWS;
@@ -52,7 +41,7 @@ void main() {
 			barrier(); // what was there has been used
 			if (KD > SPAN || i0 == 0)
 				for (uint i = t; i < 64 * quads; i += 256)
-					as_[i / quads * PITCH + i % quads] = four(keys + uint64_t(min(i / quads, seen - 1)) * kvBytes(KT, KD), e + i % quads * 4);
+					as_[i / quads * PITCH + i % quads] = four(raw(keys + uint64_t(min(i / quads, seen - 1)) * kvBytes(KT, KD), e + i % quads * 4));
 			for (uint i = t; i < HELD * quads; i += 256) {
 				uint q = min(i0 + i / quads, count - 1);
 				bs[i / quads * PITCH + i % quads] = Quads(p.q + ((uint64_t(r0 + q / GROUP) * p.heads + g * GROUP + q % GROUP) * KD + e + i % quads * 4) * 4).v;

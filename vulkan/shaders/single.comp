@@ -7,27 +7,10 @@
 #include "product.glsl"
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint TYPE = 0;
-layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pairs { uvec2 v; };
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { vec4 v; };
+#include "fours.glsl"
 const uint SPAN = 2048, EACH = SPAN / 4 / 64, AHEAD = 16;
 shared vec4 ws[SPAN / 4], xs[SPAN / 4];
 shared float part[16];
-
-// raw is four elements as they lie there.
-uvec4 raw(uint64_t row, uint i) {
-	if (TYPE == 0)
-		return floatBitsToUint(Quads(row + 4 * i).v);
-	return uvec4(Pairs(row + 2 * i).v, 0, 0);
-}
-
-vec4 four(uvec4 w) {
-	if (TYPE == 0)
-		return uintBitsToFloat(w);
-	uvec4 h = uvec4(w.x & 0xffffu, w.x >> 16, w.y & 0xffffu, w.y >> 16);
-	if (TYPE == 1)
-		return vec4(widen(h.x), widen(h.y), widen(h.z), widen(h.w));
-	return uintBitsToFloat(h << 16);
-}
 
 void main() {
 	uint t = gl_LocalInvocationID.x, r = gl_WorkGroupID.x;

@@ -9,6 +9,7 @@
 #include "units.glsl"
 #include "product.glsl"
 #include "dot.glsl"
+#include "shift.glsl"
 layout(constant_id = 1) const uint SHAPE = 32; // rows, of 32; 1024: AHEAD
 layout(constant_id = 2) const uint COLS = 32; // of 16
 layout(constant_id = 3) const uint THREADS = 128; // ROWS * COLS / 8
@@ -41,17 +42,6 @@ uvec4 quad(uint64_t a) { return Quads(a).v; }
 uint place8(uint r) { return (r & ~31u) + (r & 7u) * 4 + (r >> 3 & 3u); }
 uint place4(uint c) { return (c & ~15u) + (c & 3u) * 4 + (c >> 2 & 3u); }
 
-#define TWO(k) w[k] = mix(w[k], w[(k) + 2], (o & 8u) != 0);
-#define ONE(k) w[k] = mix(w[k], w[(k) + 1], (o & 4u) != 0);
-#define HALF(k) w[k] = mix(w[k], w[k] >> 16 | w[(k) + 1] << 16, (o & 2u) != 0);
-#define UPTO8(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
-// from is the nine words that begin o bytes, an even number, behind the first of three quads.
-void from(uvec4 a, uvec4 b, uvec4 c, uint o, out uint w[12]) {
-	w = uint[12](a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w);
-	UPTO8(TWO) TWO(8) TWO(9)
-	UPTO8(ONE) ONE(8)
-}
-const uint each4 = 0x11111111u;
 // fp4s is the numbers of four codes in the low halves of bytes, twice as large: 0, 1, 2, 3, 4, 6, 8, 12 and a sign.
 uint fp4s(uint c) {
 	uint m = c & (c >> 2 & ones) * 3;
@@ -60,6 +50,9 @@ uint fp4s(uint c) {
 	return (m ^ s * 255u) + s;
 }
 
+#define FOURS(k) b[k].x, b[k].y, b[k].z, b[k].w
+#define THREE(k) FOURS(k), FOURS((k) + 1), FOURS((k) + 2)
+#define UPTO8(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
 // bring loads unit i of a row by loads of 16 bytes, for the types that are met most; expand takes it apart.
 void bring(uint64_t row, uint i, out uvec4 w[6], out uint e, out uint f) {
 	uint g = i & 7u;
@@ -117,8 +110,8 @@ void expand(const uvec4 b[6], uint e, uint f, uint64_t row, uint i, out Unit u) 
 	u.m[1] = 0;
 	switch (TYPE) {
 	case Q8_0: {
-		uint o = uint(row + 34 * i) & 15u, w[12];
-		from(b[0], b[1], b[2], o, w);
+		uint o = uint(row + 34 * i) & 15u, w[12] = {THREE(0)};
+		SHIFT8(w, o)
 		u.d[0] = widen(w[0] >> 8 * (o & 2u) & 0xffffu);
 #define CODES(k) u.q[k] = mix(w[k] >> 16 | w[(k) + 1] << 16, w[(k) + 1], (o & 2u) != 0);
 		UPTO8(CODES)
@@ -127,9 +120,8 @@ void expand(const uvec4 b[6], uint e, uint f, uint64_t row, uint i, out Unit u) 
 	}
 	case MXFP4: {
 		uint o = uint(row + 17 * i + 1) & 15u, sh = 8 * (o & 3u);
-		uint w[12] = uint[12](b[0].x, b[0].y, b[0].z, b[0].w, b[1].x, b[1].y, b[1].z, b[1].w, 0, 0, 0, 0);
-		TWO(0) TWO(1) TWO(2) TWO(3) TWO(4) TWO(5)
-		ONE(0) ONE(1) ONE(2) ONE(3) ONE(4)
+		uint w[8] = {FOURS(0), FOURS(1)};
+		SHIFT4(w, o)
 		u.d[0] = uintBitsToFloat(mix(e - 1 << 23, 0x00200000u << (e & 1u), e < 2));
 #define CODES(k) { \
 	uint c = uint((uint64_t(w[(k) + 1]) << 32 | w[k]) >> sh); \
@@ -158,9 +150,9 @@ void expand(const uvec4 b[6], uint e, uint f, uint64_t row, uint i, out Unit u) 
 		break;
 	}
 	case Q6_K: {
-		uint o = uint(row + 210 * (i >> 3)) & 15u, c = g & 3u, l[12], h[12];
-		from(b[0], b[1], b[2], o, l);
-		from(b[3], b[4], b[5], o, h);
+		uint o = uint(row + 210 * (i >> 3)) & 15u, c = g & 3u, l[12] = {THREE(0)}, h[12] = {THREE(3)};
+		SHIFT8(l, o)
+		SHIFT8(h, o)
 		u.d[0] = widen(f);
 		fill(u, int(e << 24) >> 24, int(e << 16) >> 24);
 #define CODES(k) { \
