@@ -11,20 +11,21 @@ import (
 // rows of vecShortMost elements at most, where they are others.
 var (
 	vecShapes = map[gguf.Type]vecShape{
-		gguf.Q4_K: {128, 4, 0}, gguf.Q5_K: {128, 2, 0}, gguf.Q6_K: {64, 4, 0}, gguf.Q8_0: {64, 4, 0}, gguf.MXFP4: {32, 2, vecAlone},
+		gguf.Q4_K: {128, 4, false}, gguf.Q5_K: {128, 2, false}, gguf.Q6_K: {64, 4, false}, gguf.Q8_0: {64, 4, false}, gguf.MXFP4: {32, 2, true},
 	}
-	vecShort = map[gguf.Type]vecShape{gguf.Q6_K: {128, 2, 0}, gguf.MXFP4: {256, 1, vecAlone}}
+	vecShort = map[gguf.Type]vecShape{gguf.Q6_K: {128, 2, false}, gguf.MXFP4: {256, 1, true}}
 )
 
 const vecShortMost = 1024
 
 // softShape is that of a driver that computes on the CPU, where compiling takes most of the time.
-var softShape = vecShape{32, 2, 0}
+var softShape = vecShape{32, 2, false}
 
 // Bits of a constant of shaders/matvec.comp.
 const (
 	vecPair   = 256
 	vecInline = 512
+	vecAlone  = 1024
 )
 
 // vec is the shape for rows of in elements of type t that meet one row of activations.
@@ -41,9 +42,7 @@ func (e *encoder) vec(t gguf.Type, in int) (s vecShape, ok bool) {
 	case e.b.dev.c.info.Kind == Software:
 		s = softShape
 	}
-	if t != gguf.MXFP4 {
-		s.way = 0
-	}
+	s.alone = s.alone && t == gguf.MXFP4
 	return s, true
 }
 
@@ -59,7 +58,7 @@ func (s vecShape) perGroup(t gguf.Type, in int) int {
 	case t == gguf.Q6_K:
 		span = 128
 	}
-	if s.way == vecAlone {
+	if s.alone {
 		return s.threads / lanes * s.rows
 	}
 	across := min(in/span, s.threads)
@@ -102,13 +101,16 @@ func aligned(t gguf.Type, jobs []job) bool {
 
 // multiplyVec is multiply of single rows.
 func (e *encoder) multiplyVec(p *product, s vecShape, jobs uint64, count int) {
-	flags, rows := uint32(s.rows)|uint32(s.way), s.perGroup(p.typ, p.in)
+	flags, rows := uint32(s.rows), s.perGroup(p.typ, p.in)
 	if p.pair {
 		flags |= vecPair
 		rows /= 2
 	}
 	if p.inline {
 		flags |= vecInline
+	}
+	if s.alone {
+		flags |= vecAlone
 	}
 	e.begin(shMatvec, [4]uint32{uint32(p.typ), flags, uint32(s.threads), uint32(p.in)})
 	e.products(p, jobs)

@@ -27,18 +27,18 @@ func TestVec(t *testing.T) {
 		in    []int
 		types []gguf.Type
 	}{
-		{vecShape{32, 2, 0}, nil, []int{768}, []gguf.Type{gguf.Q4_K, gguf.Q5_K, gguf.Q6_K}},
-		{vecShape{32, 2, 0}, nil, []int{800}, []gguf.Type{gguf.MXFP4}},
-		{vecShape{32, 2, 0}, nil, []int{2560}, []gguf.Type{gguf.Q8_0}},
-		{vecShape{64, 4, 0}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q4_K}},
+		{vecShape{32, 2, false}, nil, []int{768}, []gguf.Type{gguf.Q4_K, gguf.Q5_K, gguf.Q6_K}},
+		{vecShape{32, 2, false}, nil, []int{800}, []gguf.Type{gguf.MXFP4}},
+		{vecShape{32, 2, false}, nil, []int{2560}, []gguf.Type{gguf.Q8_0}},
+		{vecShape{64, 4, false}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q4_K}},
 		// Rows that begin anywhere, several rounds of which the last is short.
-		{vecShape{64, 4, 0}, nil, []int{1280}, []gguf.Type{gguf.Q6_K}},
-		{vecShape{32, 2, 0}, nil, []int{4608}, []gguf.Type{gguf.Q6_K}},
-		{vecShape{32, 1, 0}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q6_K}},
+		{vecShape{64, 4, false}, nil, []int{1280}, []gguf.Type{gguf.Q6_K}},
+		{vecShape{32, 2, false}, nil, []int{4608}, []gguf.Type{gguf.Q6_K}},
+		{vecShape{32, 1, false}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.Q6_K}},
 		// Blocks that begin at every byte of a word, steps that some or all accumulators have, fewer blocks than accumulators.
-		{vecShape{64, 1, vecAlone}, nil, []int{800, 1376, 96}, []gguf.Type{gguf.MXFP4}},
-		{vecShape{32, 2, vecAlone}, nil, []int{2880}, []gguf.Type{gguf.MXFP4}},
-		{vecShape{32, 4, vecAlone}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.MXFP4}},
+		{vecShape{64, 1, true}, nil, []int{800, 1376, 96}, []gguf.Type{gguf.MXFP4}},
+		{vecShape{32, 2, true}, nil, []int{2880}, []gguf.Type{gguf.MXFP4}},
+		{vecShape{32, 4, true}, []string{"dot product"}, []int{768}, []gguf.Type{gguf.MXFP4}},
 	}
 	for _, k := range cases {
 		b := open(t, Options{Mask: k.mask, shape: k.shape})

@@ -92,7 +92,6 @@ type Stats struct {
 	Hits                                 int64 // of experts that the device kept
 	Replayed                             int64 // submissions that were not recorded anew
 	Routed                               int64 // layers whose experts the device chose
-	Tiled                                int64 // products of many rows that were computed in tiles
 }
 
 // TierStats are about the experts that the device keeps.
@@ -113,19 +112,12 @@ type TierStats struct {
 	Refused string
 }
 
-// vecShape is how shaders/matvec.comp cuts its work: threads of a workgroup, how many rows each of them meets at a time, and which
-// way it takes; a type that does not have that way takes the common one.
+// vecShape is how shaders/matvec.comp cuts its work: threads of a workgroup, and how many rows each of them meets at a time. alone has a
+// thread make an accumulator by itself; MXFP4 knows it only.
 type vecShape struct {
 	threads, rows int
-	way           vecWay
+	alone         bool
 }
-
-// vecWay is a bit of a constant of that shader.
-type vecWay uint32
-
-const (
-	vecAlone vecWay = 1024 // a thread makes an accumulator by itself: MXFP4
-)
 
 // tileShape is how shaders/tiles.comp cuts a product of many rows: rows of the matrix, by 32, and of activations, by 16; ahead has the
 // next units on their way while some are multiplied.

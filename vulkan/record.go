@@ -47,6 +47,7 @@ type encoder struct {
 	flying  bool     // something was submitted and not waited for
 	err     error    // the first since the last Submit
 	stats   Stats
+	tiled   int // products and attentions of many rows that went in tiles, for tests
 	waiting waiting
 	experts expertQueue
 	scratch scratch

@@ -145,8 +145,7 @@ func (e *encoder) choose(r *router.Rule, t *route, s, jobs, weights, chosen *ten
 	e.u32(uint32(ff), uint32(out), uint32(s.rows))
 	e.f32(r.Scale)
 	e.f32(factor)
-	x, y := across(s.rows)
-	e.dispatch(x, y, 1)
+	e.dispatch(s.rows, 1, 1)
 }
 
 // share records what becomes of the choices of many rows: the rows by expert, where each choice lies among them, and jobs, of which

@@ -159,20 +159,20 @@ func TestSpeed(t *testing.T) {
 	for _, typ := range types {
 		shapes := []vecShape{{}}
 		if *shapesFlag {
-			shapes = append(shapes, vecShape{64, 2, 0}, vecShape{64, 4, 0}, vecShape{128, 2, 0}, vecShape{256, 2, 0})
+			shapes = append(shapes, vecShape{64, 2, false}, vecShape{64, 4, false}, vecShape{128, 2, false}, vecShape{256, 2, false})
 			switch typ {
 			case gguf.Q6_K:
-				shapes = append(shapes, vecShape{64, 1, 0}, vecShape{128, 1, 0}, vecShape{32, 4, 0})
+				shapes = append(shapes, vecShape{64, 1, false}, vecShape{128, 1, false}, vecShape{32, 4, false})
 			case gguf.MXFP4:
-				shapes = append(shapes, vecShape{128, 4, 0}, vecShape{64, 8, 0}, vecShape{32, 1, vecAlone}, vecShape{32, 2, vecAlone}, vecShape{64, 1, vecAlone},
-					vecShape{64, 2, vecAlone}, vecShape{128, 1, vecAlone}, vecShape{128, 2, vecAlone}, vecShape{256, 1, vecAlone})
+				shapes = append(shapes, vecShape{128, 4, false}, vecShape{64, 8, false}, vecShape{32, 1, true}, vecShape{32, 2, true}, vecShape{64, 1, true},
+					vecShape{64, 2, true}, vecShape{128, 1, true}, vecShape{128, 2, true}, vecShape{256, 1, true})
 			}
 		}
 		for _, s := range shapes {
 			b.opts.shape = s
 			name := ""
 			if s.threads > 0 {
-				name = fmt.Sprintf("%dx%d%s", s.threads, s.rows, map[vecWay]string{vecAlone: " alone"}[s.way])
+				name = fmt.Sprintf("%dx%d%s", s.threads, s.rows, map[bool]string{true: " alone"}[s.alone])
 			}
 			for _, barriers := range []bool{false, true} {
 				if barriers && s.threads > 0 {

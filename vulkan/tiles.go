@@ -48,7 +48,7 @@ func (e *encoder) multiplyTiles(p *product, s tileShape, jobs uint64, count int)
 	e.begin(shTiles, [4]uint32{uint32(p.typ), shape, uint32(s.cols), uint32(s.threads())})
 	e.products(p, jobs)
 	e.dispatch(groups(p.out, s.rows), groups(p.most, s.cols), count)
-	e.stats.Tiled++
+	e.tiled++
 }
 
 // Attention in tiles: rows that meet a block of keys at once, and the fewest that are worth it.
@@ -83,7 +83,7 @@ func (e *encoder) keyTiles(a *attention, scores *tensor, r, n, blocks, ld int, w
 	e.u32(uint32(a.heads), uint32(a.l.Window), uint32(a.at.cells), uint32(ld), uint32(n))
 	e.f32(a.s.Scale)
 	e.dispatch(blocks, a.l.Heads, groups(n, keyTileRows))
-	e.stats.Tiled++
+	e.tiled++
 }
 
 // valueTiles records their softmax and the sums of values. q32 is where their form as int8 shall lie, 0: nowhere.
@@ -119,5 +119,5 @@ func (e *encoder) multiplyFloatTiles(p *product, typ uint32, jobs uint64, count 
 	e.begin(shFloatTiles, [4]uint32{typ})
 	e.products(p, jobs)
 	e.dispatch(groups(p.out, 32), groups(p.most, 16), count)
-	e.stats.Tiled++
+	e.tiled++
 }

@@ -51,7 +51,7 @@ func TestTiles(t *testing.T) {
 					x[i].Down, _ = computetest.Matrix(t, uint64(10*i+4), typ, ff, 90)
 					x[i].GateBias, x[i].DownBias = random(5, ff, 1), random(6, 90, 1)
 				}
-				tiled := b.Stats().Tiled
+				tiled := b.enc.tiled
 				always.run(b, c, func(s *lane) {
 					a, d, p := s.load(random(7, rows*in, 2), in), s.empty(rows, out), s.empty(60, 90)
 					s.MatMul(d, s.weight(m), a)
@@ -68,7 +68,7 @@ func TestTiles(t *testing.T) {
 					}
 					s.keep(fmt.Sprintf("experts of %s, %d elements", typ, in), p)
 				})
-				if n := b.Stats().Tiled - tiled; n != 4 {
+				if n := b.enc.tiled - tiled; n != 4 {
 					t.Errorf("%s, %d elements: %d products in tiles, want 4", typ, in, n)
 				}
 			}
@@ -88,14 +88,14 @@ func TestTilesFloats(t *testing.T) {
 	for _, typ := range []gguf.Type{gguf.F32, gguf.F16, gguf.BF16} {
 		for _, in := range []int{256, 1036} {
 			const out, rows = 75, 43
-			tiled := b.Stats().Tiled
+			tiled := b.enc.tiled
 			m, _ := computetest.Matrix(t, 8, typ, in, out)
 			w.run(b, c, func(s *lane) {
 				a, d := s.load(random(9, rows*in, 1), in), s.empty(rows, out)
 				s.MatMul(d, s.weight(m), a)
 				s.keep(fmt.Sprintf("%s, %d elements", typ, in), d)
 			})
-			if b.Stats().Tiled == tiled {
+			if b.enc.tiled == tiled {
 				t.Errorf("%s, %d elements: no tiles", typ, in)
 			}
 		}
@@ -127,7 +127,7 @@ func TestTilesAttend(t *testing.T) {
 		if testing.Short() && i > 1 {
 			break
 		}
-		tiled := b.Stats().Tiled
+		tiled := b.enc.tiled
 		w.run(b, c, func(s *lane) {
 			const rows, later = 401, 45
 			wide := k.heads * k.group * k.dim
@@ -154,7 +154,7 @@ func TestTilesAttend(t *testing.T) {
 			}
 			step("later", later, 30)
 		})
-		if n := b.Stats().Tiled - tiled; n != 2 {
+		if n := b.enc.tiled - tiled; n != 2 {
 			t.Errorf("%s: %d steps in tiles, want 2", k.typ, n)
 		}
 	}
