@@ -158,7 +158,7 @@ func TestWatchedDecodeAllocatesNothing(t *testing.T) {
 	for range 15 {
 		step()
 	}
-	if n := testing.AllocsPerRun(20, step); n != 0 {
+	if n := stepAllocs(t, step); n != 0 {
 		t.Errorf("a watched decode step allocates %v times", n)
 	}
 	if !w.compare() {

@@ -125,7 +125,7 @@ func TestStreamsDecodeAllocatesNothing(t *testing.T) {
 		for range 20 {
 			step()
 		}
-		if n := testing.AllocsPerRun(20, step); n != 0 {
+		if n := stepAllocs(t, step); n != 0 {
 			t.Errorf("lookahead %d: a decode step allocates %v times", ahead, n)
 		}
 		s.Close()
