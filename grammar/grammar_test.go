@@ -1,10 +1,12 @@
 package grammar
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -151,8 +153,12 @@ func TestGBNFErrors(t *testing.T) {
 			t.Errorf("%.60s: error of several lines: %v", src, err)
 		}
 	}
-	long := "root ::= " + strings.Repeat("\"abcdefghij\" | ", 50000) + "\"a\""
-	if _, err := ParseGBNF(long); err == nil || !strings.Contains(err.Error(), "too large") {
+	var long strings.Builder
+	long.WriteString("root ::= \"a\"")
+	for i := range 50000 {
+		fmt.Fprintf(&long, "|\"%05dabcdefghij\"", i)
+	}
+	if _, err := ParseGBNF(long.String()); err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("a large grammar: %v", err)
 	}
 }
@@ -579,4 +585,65 @@ func TestAmbiguous(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "more than 1024 ways at once") {
 		t.Error(err)
 	}
+}
+
+// TestAmbiguousAgrees: where the next step is one too many, the mask, which looks a few frames deep, cannot tell; what
+// the caller gets is the error, not a token that is allowed and is not.
+func TestAmbiguousAgrees(t *testing.T) {
+	m := mustMatch(t, mustParse(t, `root ::= ("" "x" root){52}* "x"`), byteIndex)
+	for n := range 1000 {
+		words, err := m.Mask()
+		if err == nil && (words['x'>>6]>>('x'&63)&1 == 0 || !m.Allows('x') || m.Allows('y')) {
+			t.Fatalf("after %d: the mask and Allows say no to x or yes to y", n)
+		}
+		if err == nil {
+			err = m.Accept('x')
+		}
+		if err != nil {
+			if !strings.Contains(err.Error(), "more than 1024 ways at once") || n < 10 {
+				t.Errorf("after %d: %v", n, err)
+			}
+			if !m.Allows('x') || m.Allows('y') {
+				t.Error("the error changed the place")
+			}
+			return
+		}
+	}
+	t.Error("no error: the test has lost its grammar")
+}
+
+// TestFewWays: what people write must not come near maxConfigs: a set with escaped characters in a counted pattern that may
+// begin anywhere, and a long enumeration.
+func TestFewWays(t *testing.T) {
+	follow := func(schema, text string, most int) {
+		t.Helper()
+		g, err := FromSchema(json.RawMessage(schema), SchemaOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := mustMatch(t, g, byteIndex)
+		ways := 0
+		for _, b := range []byte(text) {
+			if _, err := m.Mask(); err != nil {
+				t.Fatalf("%.40s: %v", schema, err)
+			}
+			if err := m.AcceptBytes([]byte{b}); err != nil {
+				t.Fatalf("%.40s: %v", schema, err)
+			}
+			ways = max(ways, len(m.on.states[m.state].configs))
+		}
+		if ways > most || !m.Complete() {
+			t.Errorf("%.40s: %d ways, want %d at most; complete: %v", schema, ways, most, m.Complete())
+		}
+	}
+	for pattern, piece := range map[string]string{`[^s]{83}`: "aä\\n", `\\S{50,}`: "x→\\\"", `[^\\n]{200}`: "\\t\\u0001", `[a-z]{60}`: "q"} {
+		follow(`{"type":"string","pattern":"`+pattern+`"}`, `"`+strings.Repeat(piece, 300)+`"`, 220)
+	}
+	var values []string
+	for i := range 3000 {
+		values = append(values, strconv.Itoa(i*i)+strings.Repeat("z", i%5))
+	}
+	list, _ := json.Marshal(values)
+	follow(`{"enum":`+string(list)+`}`, `"`+values[1234]+`"`, 10)
+	follow(`{"enum":`+string(list)+`}`, `"`+values[0]+`"`, 10)
 }

@@ -134,7 +134,8 @@ func fillWith(s []float32, v float32) {
 	}
 }
 
-// Allows tells whether token id may come next, without the mask.
+// Allows tells whether token id may come next, without the mask. Where the grammar has become too ambiguous to tell, it is
+// true, as in the mask, and Accept gives the error.
 func (m *Matcher) Allows(id int32) bool {
 	m.lock()
 	defer m.sh.mu.Unlock()
@@ -142,7 +143,7 @@ func (m *Matcher) Allows(id int32) bool {
 		return false
 	}
 	to, _ := m.next(id)
-	return to != dead
+	return to != dead || m.on.err != nil
 }
 
 // next is where token id leads.
@@ -171,7 +172,8 @@ func (k *mask) has(id int32) bool {
 	return ok
 }
 
-// Accept tells that token id was chosen. An error: the grammar does not allow it here, and nothing changed; or ErrEnded.
+// Accept tells that token id was chosen. An error: the grammar does not allow it here or is too ambiguous to follow, and
+// nothing changed; or ErrEnded.
 func (m *Matcher) Accept(id int32) error {
 	m.lock()
 	defer m.sh.mu.Unlock()

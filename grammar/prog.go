@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -135,11 +136,7 @@ func (c *compiler) make(n *node, next int32) int32 {
 		}
 		return next
 	case kAlt:
-		eps := make([]int32, len(n.kids))
-		for i, k := range n.kids {
-			eps[i] = c.node(k, next)
-		}
-		return c.add(inst{op: opSplit, eps: eps})
+		return c.alt(n, next)
 	case kRepeat:
 		return c.repeat(n, next)
 	case kRef:
@@ -188,6 +185,96 @@ func (c *compiler) encoded(encs [][]byteRange, next int32) int32 {
 	p := c.add(inst{op: opBytes, edges: edges})
 	c.tails[key] = p
 	return p
+}
+
+// alt makes an alternation with as few configurations as there can be, since maxConfigs bounds them: texts share their
+// beginnings, and what is left of the alternatives that take a byte becomes one instruction.
+func (c *compiler) alt(n *node, next int32) int32 {
+	var texts []string
+	var eps []int32
+	for _, k := range n.kids {
+		if s, ok := literal(k); ok && s != "" {
+			texts = append(texts, s)
+		} else {
+			eps = append(eps, c.node(k, next))
+		}
+	}
+	if len(texts) > 0 {
+		slices.Sort(texts)
+		eps = append(eps, c.texts(slices.Compact(texts), next))
+	}
+	slices.Sort(eps)
+	var edges []edge
+	var rest []int32
+	for _, p := range slices.Compact(eps) {
+		if in := &c.prog.insts[p]; in.op == opBytes && len(in.marks) == 0 && in.loose < 0 && p != 0 {
+			edges = append(edges, in.edges...)
+			if len(edges) > maxProgram {
+				panic(tooLarge{})
+			}
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	if len(eps) > len(rest)+1 {
+		slices.SortFunc(edges, func(a, b edge) int {
+			return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.hi, b.hi), cmp.Compare(a.next, b.next))
+		})
+		eps = append(rest, c.add(inst{op: opBytes, edges: slices.Compact(edges)}))
+	}
+	if len(eps) == 1 {
+		return eps[0]
+	}
+	return c.add(inst{op: opSplit, eps: eps})
+}
+
+// literal is the one text that n stands for; false if it is not that simple.
+func literal(n *node) (string, bool) {
+	switch n.kind {
+	case kText:
+		return n.text, true
+	case kSeq:
+		var b strings.Builder
+		for _, k := range n.kids {
+			if k.kind != kText {
+				return "", false
+			}
+			b.WriteString(k.text)
+		}
+		return b.String(), true
+	}
+	return "", false
+}
+
+// texts makes an instruction for texts, which are sorted, differ, and are not empty.
+func (c *compiler) texts(all []string, next int32) int32 {
+	var edges []edge
+	for i := 0; i < len(all); {
+		j, first := i+1, all[i][0]
+		for j < len(all) && all[j][0] == first {
+			j++
+		}
+		// They are sorted, so what the first and the last have in common is common to all between them.
+		same := 1
+		for a, b := all[i], all[j-1]; same < len(a) && same < len(b) && a[same] == b[same]; {
+			same++
+		}
+		var longer []string
+		for _, s := range all[i:j] {
+			if len(s) > same {
+				longer = append(longer, s[same:])
+			}
+		}
+		add := func(to int32) { edges = append(edges, edge{first, first, c.text(all[i][1:same], to)}) }
+		if len(all[i]) == same {
+			add(next)
+		}
+		if len(longer) > 0 {
+			add(c.texts(longer, next))
+		}
+		i = j
+	}
+	return c.add(inst{op: opBytes, edges: edges})
 }
 
 // sizeOf is about how many instructions n makes.
