@@ -204,9 +204,10 @@ func (c *compiler) alt(n *node, next int32) int32 {
 		eps = append(eps, c.texts(slices.Compact(texts), next))
 	}
 	slices.Sort(eps)
+	eps = slices.Compact(eps)
 	var edges []edge
 	var rest []int32
-	for _, p := range slices.Compact(eps) {
+	for _, p := range eps {
 		if in := &c.prog.insts[p]; in.op == opBytes && len(in.marks) == 0 && in.loose < 0 && p != 0 {
 			edges = append(edges, in.edges...)
 			if len(edges) > maxProgram {
